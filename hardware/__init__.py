@@ -1,0 +1,1 @@
+"""How fast is it? GPUs, nodes and fabrics; seconds of kernels and collectives."""

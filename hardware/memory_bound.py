@@ -1,0 +1,76 @@
+"""Seconds of kernels that move bytes and compute next to nothing.
+
+Each class has a measured curve of time against bytes on the H200, or runs a fixed factor slower
+than the plain elementwise curve. On another GPU the part above the launch floor scales with the
+memory bandwidth.
+"""
+
+from hardware.kernel_tables import TimeCurve, load_memory_bound_curves
+from hardware.roofline import H200
+
+FLOOR_S = 2e-6
+"""Least time between two dependent small kernels on a stream (H200: 1.84 us back to back)."""
+
+OVER_ELEMENTWISE = {
+    "activation_fwd": 1.20,
+    "activation_bwd": 1.54,
+    "bias_gelu_fwd": 1.45,
+    "bias_gelu_bwd": 1.24,
+    "swiglu_fwd": 0.98,
+    "swiglu_bwd": 1.83,
+    "bias_dropout_add": 1.1,
+    "cross_entropy": 1.45,
+    "fill": 0.93,
+}
+"""Time over that of an elementwise kernel of the same bytes, from kernels of Megatron-LM steps on
+our H200 (torch.compile's fused kernels):
+bias-GeLU 268 MB in 93.0 us, backward 403 MB in 118 us (1.3B); SwiGLU 271 MB in 61.6 us, backward
+451 MB in 187 us (7B); 705 MB in 166 us, backward 1,174 MB in 512 us (70B width). `activation_*` is
+the mean of both, for a caller who does not say which. Add of bias and residual without dropout 0.9
+(101 MB in 22.4 us); the dropout kernel alone 1.4; 1.1 is assumed for both fused. Cross entropy:
+Megatron's eager chain of eight kernels over the logits (cast, max, subtract, exp, sum, divide;
+multiply, cast) moves 52 bytes per logit in 7.11 ms of 412 M logits: 3.01 TB/s. Fill of fp32
+zeros: 1.88 GB in 399 us."""
+
+FUSED_SOFTMAX_OVER_ELEMENTWISE = 1.0
+"""Megatron-LM's fused causal softmax, 2021 to 2022 (A100): assumed to stream as an elementwise
+kernel. The H200 curves are PyTorch's own softmax, which is slower (1.1 to 1.9 TB/s)."""
+
+STREAM_FRACTION = {"hopper": 0.865, "ampere": 0.834, "blackwell": 0.865, "ada": 0.834}
+"""Measured STREAM over nominal bandwidth: H200 4.15 of 4.8 TB/s, A100 1.70 of 2.039 TB/s (Azure
+AI benchmarking guide); B200 taken as H200, Ada as A100."""
+
+NAMES = (
+    "layernorm_fwd", "layernorm_bwd", "rmsnorm_fwd", "rmsnorm_bwd", "elementwise", "bias_grad",
+    "rotary", "softmax_fwd", "softmax_bwd", "dropout", "embedding_fwd", "embedding_bwd",
+    "adam", "grad_norm", *OVER_ELEMENTWISE,
+)  # fmt: skip
+
+
+def memory_bound_s(
+    kernel: str, num_bytes: float, architecture: str, bandwidth_bytes_per_s: float
+) -> tuple[float, bool]:
+    """Seconds, and whether the H200 was measured at that size.
+
+    Raises `ValueError` for an unknown class, naming those known, and for negative bytes.
+    """
+    if kernel not in NAMES:
+        raise ValueError(f"unknown memory-bound kernel {kernel!r}; choose {', '.join(NAMES)}")
+    if not num_bytes >= 0:
+        raise ValueError(f"num_bytes must not be negative, found {num_bytes}")
+    curves = load_memory_bound_curves()
+    fused = architecture != "hopper" and kernel.startswith("softmax_")
+    factor = FUSED_SOFTMAX_OVER_ELEMENTWISE if fused else OVER_ELEMENTWISE.get(kernel, 1.0)
+    curve = curves["elementwise" if fused else kernel if kernel in curves else "elementwise"]
+    above_floor_s = max(0.0, _seconds(curve, curves["elementwise"], num_bytes) * factor - FLOOR_S)
+    slower = H200.bandwidth_bytes_per_s / bandwidth_bytes_per_s
+    slower *= STREAM_FRACTION["hopper"] / STREAM_FRACTION[architecture]
+    return FLOOR_S + above_floor_s * slower, curve.covers(num_bytes)
+
+
+def _seconds(curve: TimeCurve, elementwise: TimeCurve, num_bytes: float) -> float:
+    """Below its first point a curve falls as the elementwise one does."""
+    first = curve.first_bytes
+    if num_bytes >= first:
+        return curve.seconds(num_bytes)
+    return curve.seconds(first) * elementwise.seconds(num_bytes) / elementwise.seconds(first)

@@ -1,0 +1,136 @@
+"""What a cluster is made of: GPU, node, fabric, cluster. Frozen, checked, plain numbers in SI.
+
+Bandwidths are per direction; peaks are dense. Where each shipped number comes from stands in the
+`source` of its catalog file (`hardware/catalog/`).
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hardware.quantities import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Seconds, Watts
+
+Precision = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
+
+
+class Spec(BaseModel):
+    """Base of all specs of this folder: frozen, no unknown keys."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+
+class PeakFlops(Spec):
+    """Dense peak rates by operand type, without sparsity."""
+
+    bf16: FlopsPerSecond
+    fp16: FlopsPerSecond
+    tf32: FlopsPerSecond | None = None
+    fp32: FlopsPerSecond | None = None
+    fp8: FlopsPerSecond | None = None
+    fp4: FlopsPerSecond | None = None
+
+
+class GpuSpec(Spec):
+    """One accelerator: what the kernel model needs to know of it."""
+
+    name: str
+    architecture: Literal["ampere", "hopper", "blackwell", "ada"]
+    """Chooses the kernel model's family (`hardware/kernels.py`) and NCCL's constants."""
+    num_sms: Annotated[int, Field(gt=0)]
+    boost_clock_hz: Hertz
+    peak_flops_per_s: PeakFlops
+    memory_bytes: Bytes
+    """Device memory as the driver reports it for the whole card, bytes."""
+    memory_bandwidth_bytes_per_s: BytesPerSecond
+    l2_bytes: Bytes
+    tdp_w: Watts
+    price_usd_per_hour: Annotated[float, Field(ge=0)] | None = None
+    """A middle rental price, if one was published; for the cost estimate only."""
+    source: str
+
+
+class NvlinkSpec(Spec):
+    """The scale-up links of one GPU."""
+
+    bandwidth_bytes_per_s: BytesPerSecond
+    """Nominal, per GPU and direction, all links together."""
+    usable_bytes_per_s: BytesPerSecond
+    """Rate NCCL's rings reach on it, per GPU and direction."""
+    latency_s: Seconds
+    """One hop GPU to GPU as NCCL's Simple protocol sees it."""
+    in_switch_reduction: bool = False
+    """NVLS: the switch reduces and multicasts (NVLink 4 and later with NVSwitch)."""
+
+
+class NodeSpec(Spec):
+    """One server: GPUs behind one NVSwitch plane and the NICs that lead out of it."""
+
+    name: str
+    gpu: GpuSpec
+    gpus_per_node: Annotated[int, Field(gt=0)]
+    nvlink: NvlinkSpec
+    nics_per_node: Annotated[int, Field(gt=0)]
+    """GPU i uses NIC i * nics_per_node // gpus_per_node."""
+    nic_bandwidth_bytes_per_s: BytesPerSecond
+    """Line rate of one NIC, per direction."""
+    pcie_bandwidth_bytes_per_s: BytesPerSecond
+    """Achieved GPU to NIC or host, per GPU and direction."""
+    power_overhead_w: Annotated[float, Field(ge=0)] = 0.0
+    """Node power that is not the GPUs': CPUs, fans, NICs, switches."""
+    source: str
+
+
+class FabricSpec(Spec):
+    """The network between nodes.
+
+    `single_switch`: every NIC on one switch. `rail_optimized`: leaf r of a scalable unit carries
+    NIC r of each of its nodes. `fat_tree`: a leaf carries all NICs of its nodes. Two tiers (leaf,
+    spine) or three (core above) by `tiers`.
+    """
+
+    name: str
+    kind: Literal["single_switch", "rail_optimized", "fat_tree"]
+    link_bandwidth: BytesPerSecond
+    """Of each cable, per direction; a NIC runs at the lower of this and its own line rate."""
+    tiers: Annotated[int, Field(ge=1, le=3)] = 2
+    nodes_per_unit: Annotated[int, Field(gt=0)] = 32
+    """Nodes under one set of leaves (a SuperPOD's scalable unit)."""
+    units_per_pod: Annotated[int, Field(gt=0)] = 8
+    """Scalable units under one set of spines, when there is a core tier."""
+    oversubscription: Annotated[float, Field(ge=1)] = 1.0
+    """Leaf: capacity down over capacity up."""
+    core_oversubscription: Annotated[float, Field(ge=1)] = 1.0
+    """Spine: capacity down over capacity up, when there is a core tier."""
+    link_efficiency: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the line rate that long messages reach."""
+    switch_latency_s: Seconds
+    """Port to port, of one switch."""
+    nic_latency_s: Seconds
+    """Software and NIC, both ends together, before the first byte arrives."""
+    source: str
+
+
+class ClusterSpec(Spec):
+    """Equal nodes on one fabric."""
+
+    node: NodeSpec
+    num_nodes: Annotated[int, Field(gt=0)]
+    fabric: FabricSpec
+    slow_gpus: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(gt=0, le=1)]] = {}
+    """Global rank -> speed of that GPU's compute as a fraction of a healthy one's."""
+
+    @property
+    def num_gpus(self) -> int:
+        return self.num_nodes * self.node.gpus_per_node
+
+    @property
+    def nic_rate_bytes_per_s(self) -> float:
+        """What one NIC sends on this fabric, per direction."""
+        line = min(self.node.nic_bandwidth_bytes_per_s, self.fabric.link_bandwidth)
+        return line * self.fabric.link_efficiency

@@ -1,0 +1,1 @@
+"""When does it happen? Joins hardware and workload in one event loop."""

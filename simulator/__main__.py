@@ -1,0 +1,5 @@
+"""`python -m simulator`: the command line."""
+
+from simulator.cli import main
+
+main()

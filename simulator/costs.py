@@ -1,0 +1,203 @@
+"""Operation and placement to seconds or flows: the one place where workload and hardware meet.
+
+Operations inside a pass are priced here once, as a `Profile`; exchanges that the event loop decides
+on (data parallel, pipeline) get their latency, bytes and rate limit.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from hardware.collectives import CollectiveCost, GroupShape, collective_cost
+from hardware.kernels import KernelModel, KernelTime, kernel_model
+from hardware.spec import ClusterSpec
+from simulator.overlap import concurrent_s, pipelined_s, ring_exchange_s
+from simulator.profile import Profile, Segment, Slowdown
+from simulator.trace import Category, Piece
+from workloads.operations import (
+    Attention,
+    Collective,
+    Compute,
+    Gemm,
+    LayerWork,
+    MemoryBound,
+    Operation,
+    Overlapped,
+)
+
+CONTENTION = 0.05
+"""Extra compute time beside any communication, from shared L2, HBM and power, on top of the SMs it
+takes. With NCCL's 16 channels on 132 SMs this gives 16/116 + 0.05 = 0.19; arXiv 2507.03114 measures
+0.189 on average. Our H200 stand-in with a copy kernel (overlap_proxy.csv) finds 0.07 to 0.12."""
+
+MEMORY_BOUND_SHARE = 0.3
+"""How much of a GEMM's slow-down a memory-bound kernel suffers: 0.16 to 0.41 beside 4 to 16 CTAs
+(overlap_proxy.csv, add_scalar against GEMMs, H200)."""
+
+USERBUFFER_SMS = 16
+"""SMs of a pipelined reduce-scatter, and
+USERBUFFER_SPLITS its chunks: Transformer Engine's defaults (pytorch/module/base.py,
+initialize_ub). Its ring-exchange all-gather goes by copy engine and takes one SM."""
+USERBUFFER_SPLITS = 4
+
+Direction = Literal["forward", "backward"]
+
+
+class PricedCompute(NamedTuple):
+    piece: Piece
+    slowed_s: float
+    """The part of its duration that a neighbour's slow-down multiplies."""
+
+
+@dataclass
+class Costs:
+    """Prices of one cluster; remembers which kernels it had to extrapolate."""
+
+    cluster: ClusterSpec
+    guessed: dict[str, set[str]] = field(default_factory=dict)
+    """How (`extrapolated`, `roofline`) -> names of operations not measured."""
+
+    def __post_init__(self) -> None:
+        self._kernels: KernelModel = kernel_model(self.cluster.node.gpu)
+        self._num_sms = self.cluster.node.gpu.num_sms
+        self._profiles: dict[tuple[object, ...], Profile] = {}
+
+    def pass_profile(
+        self, layers: tuple[LayerWork, ...], direction: Direction, tp: GroupShape, speed: float
+    ) -> Profile:
+        """One microbatch through `layers`, on a rank of relative `speed`."""
+        key = (tuple(map(id, layers)), direction, tp, speed)
+        if key not in self._profiles:
+            parts: list[Segment] = []
+            for layer in layers if direction == "forward" else reversed(layers):
+                parts += self._layer(layer, direction, tp, speed)
+            self._profiles[key] = Profile(parts)
+        return self._profiles[key]
+
+    def _layer(
+        self, layer: LayerWork, direction: Direction, tp: GroupShape, speed: float
+    ) -> tuple[Segment, ...]:
+        if direction == "forward":
+            return self.segments(layer.forward, "forward", tp, speed)
+        again = self.segments(layer.recompute, "recompute", tp, speed)
+        return again + self.segments(layer.backward, "backward", tp, speed)
+
+    def segments(
+        self, operations: tuple[Operation, ...], category: Category, tp: GroupShape, speed: float
+    ) -> tuple[Segment, ...]:
+        """Each operation as a segment; a collective here is the tensor-parallel group's."""
+        return tuple(self._segment(op, category, tp, speed) for op in operations)
+
+    def exchange(self, op: Collective, shape: GroupShape) -> CollectiveCost:
+        """A collective that the event loop runs."""
+        return collective_cost(
+            op.kind, op.num_bytes, shape, self.cluster.node, self.cluster.nic_rate_bytes_per_s
+        )
+
+    def slowdown(self, cost: CollectiveCost, shape: GroupShape, tp: GroupShape) -> Slowdown:
+        """What a collective's ranks suffer while it runs: its channels' SMs, and on the links that
+        their tensor-parallel traffic needs too, the larger of half and what it leaves over."""
+        if tp.num_ranks == 1 or cost.wire_bytes == 0:
+            return Slowdown(self._compute_slowdown(cost.num_channels), 0.0)
+        node = self.cluster.node
+        if tp.num_nodes == 1:
+            uses_it = shape.num_ranks > shape.num_nodes
+            taken = cost.rate_bytes_per_s / node.nvlink.usable_bytes_per_s if uses_it else 0.0
+        else:
+            nics = max(1, shape.nics_per_node_used)
+            taken = cost.rate_bytes_per_s / nics / self.cluster.nic_rate_bytes_per_s
+            taken = taken if shape.num_nodes > 1 else 0.0
+        left = max(0.5, 1.0 - taken)
+        return Slowdown(self._compute_slowdown(cost.num_channels), 1.0 / left - 1.0)
+
+    def _compute_slowdown(self, num_sms_taken: int) -> float:
+        taken = min(num_sms_taken, self._num_sms // 2)
+        return taken / (self._num_sms - taken) + CONTENTION
+
+    def _segment(self, op: Operation, category: Category, tp: GroupShape, speed: float) -> Segment:
+        if isinstance(op, Collective):
+            return self._collective(op, tp)
+        if isinstance(op, Overlapped):
+            return self._overlapped(op, category, tp, speed)
+        priced = self._compute(op, category, speed)
+        return Segment(
+            (priced.piece,), priced.piece.duration_s, priced.slowed_s, 0.0, op.parameters
+        )
+
+    def _collective(self, op: Collective, tp: GroupShape) -> Segment:
+        cost = self.exchange(op, tp)
+        moving_s = cost.wire_bytes / cost.rate_bytes_per_s if cost.wire_bytes else 0.0
+        total_s = cost.latency_s + moving_s
+        piece = Piece(op.name, "tp", "tp", total_s)
+        return Segment((piece,), total_s, 0.0, moving_s, 0, cost.wire_bytes, total_s)
+
+    def _overlapped(
+        self, op: Overlapped, category: Category, tp: GroupShape, speed: float
+    ) -> Segment:
+        """Compute beside its collective; what exceeds the compute alone is exposed traffic."""
+        if tp.num_ranks == 1:
+            raise ValueError(f"{op.name}: nothing to overlap with in a group of one")
+        priced = [self._compute(c, category, speed) for c in op.compute]
+        compute_s = sum(p.piece.duration_s for p in priced)
+        cost = self.exchange(op.collective, tp)
+        moving_s = cost.wire_bytes / cost.rate_bytes_per_s
+        if op.style == "concurrent":
+            comm_s = cost.latency_s + moving_s
+            total_s = concurrent_s(compute_s, comm_s, self._compute_slowdown(cost.num_channels))
+        else:
+            comm_s = moving_s
+            total_s = self._pipelined(op, tp, speed, moving_s)
+        total_s = max(total_s, compute_s)
+        exposed = Piece(op.collective.name, "tp", "tp", total_s - compute_s)
+        pieces = (*(p.piece for p in priced), exposed)
+        slowed_s = sum(p.slowed_s for p in priced)
+        exposed_link_s = min(moving_s, exposed.duration_s)
+        return Segment(
+            pieces, total_s, slowed_s, exposed_link_s, op.parameters, cost.wire_bytes, comm_s,
+        )  # fmt: skip
+
+    def _pipelined(self, op: Overlapped, tp: GroupShape, speed: float, moving_s: float) -> float:
+        hop_s = self.cluster.node.nvlink.latency_s
+        if op.collective.kind == "all_gather":
+            chunks = tp.num_ranks
+            chunk_s = sum(self._chunk_s(c, chunks, speed) for c in op.compute)
+            return ring_exchange_s(
+                chunk_s * (1.0 + CONTENTION), chunks, hop_s + moving_s / (chunks - 1)
+            )
+        chunks = USERBUFFER_SPLITS
+        chunk_s = sum(self._chunk_s(c, chunks, speed) for c in op.compute)
+        slowdown = self._compute_slowdown(USERBUFFER_SMS)
+        return pipelined_s(chunk_s, chunks, hop_s + moving_s / chunks, slowdown)
+
+    def _chunk_s(self, op: Compute, num_chunks: int, speed: float) -> float:
+        """One of equal chunks along the tokens (rows of a forward or dgrad GEMM)."""
+        if isinstance(op, Gemm) and op.kind != "wgrad":
+            rows = -(-op.m // num_chunks)
+            part = self._kernels.gemm(
+                rows, op.n, op.k, op.kind, op.dtype, op.batch, op.accumulate_fp32
+            )
+            return self._seconds(op, part) / speed
+        return self._compute(op, "forward", speed).piece.duration_s / num_chunks
+
+    def _compute(self, op: Compute, category: Category, speed: float) -> PricedCompute:
+        if isinstance(op, Gemm):
+            kind, share = "gemm", 1.0
+            time = self._kernels.gemm(
+                op.m, op.n, op.k, op.kind, op.dtype, op.batch, op.accumulate_fp32
+            )
+        elif isinstance(op, Attention):
+            kind, share = "attention", 1.0
+            time = self._kernels.attention(
+                op.direction, op.batch, op.heads, op.kv_heads, op.seq_q, op.seq_kv, op.head_dim,
+                op.causal, op.dtype,
+            )  # fmt: skip
+        else:
+            assert isinstance(op, MemoryBound)
+            kind, share = "memory_bound", MEMORY_BOUND_SHARE
+            time = self._kernels.memory_bound(op.kernel, op.num_bytes)
+        seconds = self._seconds(op, time) / speed
+        return PricedCompute(Piece(op.name, category, kind, seconds), seconds * share)
+
+    def _seconds(self, op: Compute, time: KernelTime) -> float:
+        if time.source != "measured":
+            self.guessed.setdefault(time.source, set()).add(op.name)
+        return time.seconds

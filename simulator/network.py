@@ -1,0 +1,125 @@
+"""Flows on shared links: max-min fair rates, as events of the caller's loop.
+
+Rates change only when a flow starts or ends, and only among flows that share a link, directly or
+through others; nothing else is computed. A flow may stand for many alike: its weight on a link is
+the bytes that all of them put there per byte of one of them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import simpy
+
+Weights = tuple[tuple[int, float], ...]
+"""(link index, bytes over the link per byte of the flow)."""
+
+
+@dataclass(slots=True, eq=False)
+class Flow:
+    """Bytes on their way. `limit_bytes_per_s` bounds the rate whatever the links allow."""
+
+    links: Weights
+    limit_bytes_per_s: float
+    remaining_bytes: float
+    finished: Any
+    rate_bytes_per_s: float = 0.0
+    since_s: float = 0.0
+    version: int = field(default=0)
+
+
+def max_min_rates(flows: Sequence[Flow], capacity: Sequence[float]) -> list[float]:
+    """Rates such that none can grow without lowering a smaller one (progressive filling).
+
+    All rates rise together; a flow stops at its own limit or when one of its links is full.
+    Bertsekas and Gallager, Data Networks, section 6.5.2, with weights on links.
+    """
+    rates = [0.0] * len(flows)
+    rising = list(range(len(flows)))
+    used: dict[int, float] = {}
+    while rising:
+        weight: dict[int, float] = {}
+        for i in rising:
+            for link, w in flows[i].links:
+                weight[link] = weight.get(link, 0.0) + w
+        level = min(flows[i].limit_bytes_per_s for i in rising)
+        level_of = {k: (capacity[k] - used.get(k, 0.0)) / w for k, w in weight.items() if w > 0}
+        level = min([level, *level_of.values()])
+        full = {k for k, v in level_of.items() if v <= level * (1 + 1e-12)}
+        stopped = [
+            i
+            for i in rising
+            if flows[i].limit_bytes_per_s <= level * (1 + 1e-12)
+            or any(link in full for link, _ in flows[i].links)
+        ]
+        for i in stopped:
+            rates[i] = level
+            for link, w in flows[i].links:
+                used[link] = used.get(link, 0.0) + w * level
+        gone = set(stopped)
+        rising = [i for i in rising if i not in gone]
+    return rates
+
+
+class Network:
+    """The links of one run and the flows on them."""
+
+    def __init__(self, env: simpy.Environment, capacity_bytes_per_s: Sequence[float]) -> None:
+        self._env = env
+        self._capacity = capacity_bytes_per_s
+        self._on_link: list[dict[Flow, None]] = [{} for _ in capacity_bytes_per_s]
+        self.num_flows = 0
+
+    def start(self, num_bytes: float, links: Weights, limit_bytes_per_s: float) -> simpy.Event:
+        """Send `num_bytes`; the returned event fires when the last of them has arrived."""
+        flow = Flow(links, limit_bytes_per_s, num_bytes, self._env.event())
+        flow.since_s = self._env.now
+        self.num_flows += 1
+        shared = False
+        for link, _ in links:
+            shared = shared or bool(self._on_link[link])
+            self._on_link[link][flow] = None
+        self._share(self._connected(flow) if shared else (flow,))
+        return flow.finished  # type: ignore[no-any-return]
+
+    def _connected(self, flow: Flow) -> list[Flow]:
+        """Flows reachable from `flow` through links in use, in a fixed order."""
+        seen = {flow: None}
+        todo = [flow]
+        while todo:
+            for link, _ in todo.pop().links:
+                for other in self._on_link[link]:
+                    if other not in seen:
+                        seen[other] = None
+                        todo.append(other)
+        return list(seen)
+
+    def _share(self, flows: Sequence[Flow]) -> None:
+        for flow, rate in zip(flows, max_min_rates(flows, self._capacity), strict=True):
+            if rate != flow.rate_bytes_per_s:
+                self._set_rate(flow, rate)
+
+    def _set_rate(self, flow: Flow, rate: float) -> None:
+        now = self._env.now
+        flow.remaining_bytes -= flow.rate_bytes_per_s * (now - flow.since_s)
+        flow.since_s, flow.rate_bytes_per_s = now, rate
+        flow.version += 1
+        version = flow.version
+        timer = self._env.timeout(max(0.0, flow.remaining_bytes) / rate)
+        timer.callbacks.append(lambda _: self._end(flow, version))
+
+    def _end(self, flow: Flow, version: int) -> None:
+        if flow.version != version:
+            return  # the rate changed on the way: a later timer ends it
+        for link, _ in flow.links:
+            self._on_link[link].pop(flow, None)
+        flow.finished.succeed()
+        left = self._neighbours(flow.links)
+        while left:
+            group = self._connected(left[0])
+            self._share(group)
+            done = set(group)
+            left = [other for other in left if other not in done]
+
+    def _neighbours(self, links: Iterable[tuple[int, float]]) -> list[Flow]:
+        return list(dict.fromkeys(f for link, _ in links for f in self._on_link[link]))

@@ -1,0 +1,266 @@
+"""Which rank sits where, which ranks behave alike, and what a class's exchanges look like.
+
+Ranks are packed onto GPUs in order, as launchers do. The classes come from `simulator.symmetry`;
+this module says what tells ranks, groups and links apart (stage, speed, group shape, path,
+capacity) and answers for one class: its groups, its neighbours, the links that it loads.
+"""
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
+
+from hardware.collectives import CollectiveCost, GroupShape, point_to_point
+from hardware.spec import ClusterSpec
+from hardware.topology import Link, Topology
+from simulator.network import Weights
+from simulator.shared_links import ConcreteFlow, FlowKey, SharedLinks
+from simulator.symmetry import Hubs, Incidence, Ints, Partition, fold, unfolded
+from workloads.layout import RankGrid
+
+LinkKey: TypeAlias = tuple[str, int]
+"""(kind, class of the GPU that owns it), or ("shared", class of the link)."""
+
+
+class FoldedRanks:
+    """Classes of ranks of one run, each answered for by its lowest rank."""
+
+    def __init__(
+        self, cluster: ClusterSpec, grid: RankGrid, *, wraps: bool, folded: bool = True
+    ) -> None:
+        """`wraps`: the last stage feeds the first one (more than one chunk per stage)."""
+        self._cluster, self._grid = cluster, grid
+        self._topology = Topology(cluster)
+        self.unfolded = not folded
+        self._groups = {axis: grid.groups(axis) for axis in ("tp", "dp", "embedding")}
+        self._group_of = {a: _group_of(g, cluster.num_gpus) for a, g in self._groups.items()}
+        self._next = grid.neighbours(1, wraps)
+        self._previous = grid.neighbours(-1, wraps)
+        self._speed = np.ones(cluster.num_gpus)
+        for rank, speed in cluster.slow_gpus.items():
+            self._speed[rank] = speed
+        self._shared = (
+            SharedLinks(self._flows(), self._topology.capacity) if self._shares() else None
+        )
+        self._fold()
+        self._index: dict[LinkKey, int] = {}
+        self._capacity: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._partition)
+
+    def representative(self, c: int) -> int:
+        """Lowest rank of class c."""
+        return self._partition.representatives[c]
+
+    def count(self, c: int) -> int:
+        """Ranks in class c."""
+        return self._partition.counts[c]
+
+    def stage(self, c: int) -> int:
+        """Pipeline stage of class c."""
+        return self._grid.coordinates(self.representative(c)).pp
+
+    def speed(self, c: int) -> float:
+        """Compute speed of class c as a fraction of a healthy GPU's."""
+        return float(self._speed[self.representative(c)])
+
+    def next(self, c: int) -> int:
+        """Class that takes in what class c's forward passes put out."""
+        return int(self._partition.class_of[self._neighbour(c, forward=True)])
+
+    def previous(self, c: int) -> int:
+        """Class whose forward passes feed class c."""
+        return int(self._partition.class_of[self._neighbour(c, forward=False)])
+
+    def shape(self, axis: str, c: int) -> GroupShape:
+        """How class c's group along `axis` lies on nodes; `world` is all ranks."""
+        if axis == "world":
+            node = self._cluster.node
+            return GroupShape(
+                self._cluster.num_gpus, self._cluster.num_nodes, node.nics_per_node
+            )
+        group = self._group(axis, c)
+        return self._shape(group) if group is not None else GroupShape(1, 1, 0)
+
+    def hub(self, axis: str, c: int) -> int:
+        """Class of class c's group along `axis`."""
+        if axis == "world":
+            return 0
+        return int(self._hub_class[axis][self._group_of[axis][self.representative(c)]])
+
+    def classes(self, axis: str, c: int) -> tuple[int, ...]:
+        """Classes that occur in class c's group along `axis`."""
+        if axis == "world":
+            return tuple(range(len(self)))
+        group = self._group(axis, c)
+        return (c,) if group is None else tuple(np.unique(self._partition.class_of[group]))
+
+    def links(self, axis: str, c: int, cost: CollectiveCost) -> Weights:
+        """Links that a collective of class c's group loads, bytes per wire byte."""
+        group = self._group(axis, c) if axis != "world" else None
+        if group is None:
+            return ()
+        loads = self._topology.collective_links([int(r) for r in group])
+        scale = {"nvlink": cost.nvlink_weight, "nic": cost.nic_weight}
+        weighted = {
+            link: load * scale.get(link.kind.split("_")[0], 1.0) for link, load in loads.items()
+        }
+        return self._weights((axis, self.hub(axis, c)), weighted)
+
+    def transfers(self, c: int, num_bytes: float) -> dict[bool, tuple[CollectiveCost, Weights]]:
+        """Cost and links of sending a pass's output: forward (True) to the next stage, backward
+        (False) to the previous one, where there is one."""
+        return {
+            forward: self._transfer(self.representative(c), self._neighbour(c, forward), num_bytes)
+            for forward in (True, False)
+            if self._neighbour(c, forward) >= 0
+        }
+
+    def _transfer(
+        self, sender: int, receiver: int, num_bytes: float
+    ) -> tuple[CollectiveCost, Weights]:
+        path = self._topology.path(sender, receiver)
+        near = self._topology.node_of(sender) == self._topology.node_of(receiver)
+        cost = point_to_point(
+            num_bytes, near, self._cluster.node, self._cluster.nic_rate_bytes_per_s,
+            path.latency_s,
+        )  # fmt: skip
+        direction = "next" if receiver == self._next[sender] else "previous"
+        key = (direction, int(self._partition.class_of[sender]))
+        return cost, self._weights(key, dict.fromkeys(path.links, 1.0))
+
+    def capacities(self) -> tuple[float, ...]:
+        """Bytes/s of the links that `links` and `transfer` have named, by index."""
+        return tuple(self._capacity)
+
+    # what tells ranks apart
+
+    def _fold(self) -> None:
+        grid, axes = self._grid, list(self._groups)
+        families: list[Hubs | Incidence] = [self._group_hubs(a) for a in axes]
+        families.append(self._pair_hubs())
+        if self._shared is not None:
+            families.append(self._shared.incidence)
+        if self.unfolded:
+            self._partition: Partition = unfolded(self._cluster.num_gpus)
+            hubs: tuple[Ints, ...] = tuple(np.arange(len(f.colors)) for f in families)
+        else:
+            stages = grid.stages()
+            speeds = np.unique(self._speed, return_inverse=True)[1]
+            self._partition, hubs = fold(stages * (speeds.max() + 1) + speeds, families)
+        self._hub_class = dict(zip(axes, hubs, strict=False))
+        if self._shared is not None:
+            self._shared.classify(hubs[-1], self._flow_class)
+
+    def _group_hubs(self, axis: str) -> Hubs:
+        """Groups of one axis, told apart by their shape on nodes."""
+        groups = self._groups[axis]
+        num_gpus = self._cluster.node.gpus_per_node
+        nics = groups * self._cluster.node.nics_per_node // num_gpus
+        colors = _distinct(groups // num_gpus) * (groups.shape[1] + 1) + _distinct(nics)
+        return Hubs(groups, np.zeros(groups.shape[1], np.int64), colors)
+
+    def _pair_hubs(self) -> Hubs:
+        """Sender and receiver of each stage boundary, told apart by the path between them."""
+        senders = np.flatnonzero(self._next >= 0)
+        pairs = np.stack([senders, self._next[senders]], axis=1)
+        per_node = self._cluster.node.gpus_per_node
+        ends = np.column_stack([pairs // per_node, pairs % per_node])
+        same_port = ends[:, 2] == ends[:, 3]
+        ends[same_port, 2:] = 0  # equal ports: the path depends on the nodes alone
+        _, first, inverse = np.unique(ends, axis=0, return_index=True, return_inverse=True)
+        paths = [self._topology.path(int(a), int(b)) for a, b in pairs[first]]
+        kinds = [(p.latency_s, p.num_switches) for p in paths]
+        number = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
+        colors = np.array([number[kind] for kind in kinds], np.int64)
+        return Hubs(pairs, np.arange(2), colors[inverse.ravel()] if len(pairs) else inverse)
+
+    # links
+
+    def _shares(self) -> bool:
+        """Whether any link is shared by several GPUs and can bind."""
+        node = self._cluster.node
+        trunks = (Link("leaf_up", 0, 0), Link("spine_up", 0, 0))
+        if self._cluster.fabric.kind == "single_switch" or self._cluster.num_nodes == 1:
+            trunks = ()
+        return node.nics_per_node < node.gpus_per_node or any(map(self._topology.can_bind, trunks))
+
+    def _flows(self) -> Iterator[ConcreteFlow]:
+        """Every flow of every rank and group, with the shared links it loads."""
+        topology, private = self._topology, self._is_private
+        for axis in ("dp", "embedding"):
+            for g, group in enumerate(self._groups[axis]):
+                loads = topology.collective_links([int(r) for r in group])
+                shared = {k: w for k, w in loads.items() if not private(k)}
+                yield ConcreteFlow(axis, g, tuple(map(int, group)), shared)
+        for sender in np.flatnonzero(self._next >= 0):
+            a, b = int(sender), int(self._next[sender])
+            for direction, (src, dst) in (("next", (a, b)), ("previous", (b, a))):
+                links = [k for k in topology.path(src, dst).links if not private(k)]
+                yield ConcreteFlow(direction, src, (src,), dict.fromkeys(links, 1.0))
+
+    def _flow_class(self, flow: ConcreteFlow) -> FlowKey:
+        if flow.family in self._hub_class:
+            return flow.family, int(self._hub_class[flow.family][flow.owner])
+        return flow.family, int(self._partition.class_of[flow.owner])
+
+    def _is_private(self, link: Link) -> bool:
+        if link.kind.startswith("nvlink"):
+            return True
+        node = self._cluster.node
+        return link.kind.startswith("nic") and node.nics_per_node >= node.gpus_per_node
+
+    def _owner(self, link: Link) -> int:
+        """The GPU that a private link belongs to."""
+        node = self._cluster.node
+        if link.kind.startswith("nvlink"):
+            return link.owner * node.gpus_per_node + link.port
+        local = next(i for i in range(node.gpus_per_node) if self._topology.nic_of(i) == link.port)
+        return link.owner * node.gpus_per_node + local
+
+    def _weights(self, flow: FlowKey, loads: dict[Link, float]) -> Weights:
+        """Loads of one flow as loads on classes of links, by all flows of its class."""
+        weights: dict[int, float] = {}
+        for link, load in loads.items():
+            if self._is_private(link):
+                key = (link.kind, int(self._partition.class_of[self._owner(link)]))
+            else:
+                assert self._shared is not None
+                key = ("shared", self._shared.class_of(link))
+                load = self._shared.load(flow, link)
+            weights[self._link(key, link)] = load
+        return tuple(weights.items())
+
+    def _link(self, key: LinkKey, link: Link) -> int:
+        if key not in self._index:
+            self._index[key] = len(self._capacity)
+            self._capacity.append(self._topology.capacity(link))
+        return self._index[key]
+
+    def _neighbour(self, c: int, forward: bool) -> int:
+        rank = self.representative(c)
+        return int((self._next if forward else self._previous)[rank])
+
+    def _group(self, axis: str, c: int) -> Ints | None:
+        index = int(self._group_of[axis][self.representative(c)])
+        return None if index < 0 else self._groups[axis][index]
+
+    def _shape(self, group: Ints) -> GroupShape:
+        node = self._cluster.node
+        num_nodes = len(np.unique(group // node.gpus_per_node))
+        nics = len(np.unique(group * node.nics_per_node // node.gpus_per_node))
+        return GroupShape(len(group), num_nodes, nics // num_nodes)
+
+
+def _group_of(groups: Ints, num_ranks: int) -> Ints:
+    """Index of each rank's group, -1 for ranks that are in none."""
+    index = np.full(num_ranks, -1, np.int64)
+    index[groups.ravel()] = np.repeat(np.arange(len(groups)), groups.shape[1])
+    return index
+
+
+def _distinct(rows: Ints) -> Ints:
+    """Number of distinct values in each row."""
+    ordered = np.sort(rows, axis=1)
+    return 1 + (np.diff(ordered, axis=1) != 0).sum(axis=1)

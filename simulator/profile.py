@@ -1,0 +1,111 @@
+"""A run of operations with fixed durations, as one curve of time.
+
+A pass executes the same operations for every microbatch; nothing outside changes their order. So
+they are priced once, laid end to end, and executed as one event; when communication beside them
+starts or stops, the position inside is found and the rest is stretched. This equals executing
+them one by one, exactly.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+from simulator.trace import Piece
+
+
+class Slowdown(NamedTuple):
+    """Extra time per second of undisturbed work, of compute and of tensor-parallel traffic."""
+
+    compute: float = 0.0
+    link: float = 0.0
+
+
+QUIET = Slowdown()
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One operation: its undisturbed duration and the parts of it that neighbours slow down."""
+
+    pieces: tuple[Piece, ...]
+    duration_s: float
+    compute_s: float
+    """Part of the duration spent on the SMs."""
+    link_s: float
+    """Part bound by the links of the tensor-parallel group."""
+    parameters: int = 0
+    """Weights it reads first (forward) or completes the gradient of (backward)."""
+    traffic_bytes: float = 0.0
+    """Bytes that its collective sends, if it has one: its tensor-parallel group then enters and
+    leaves it together."""
+    traffic_s: float = 0.0
+    """Seconds that collective runs, covered by compute or not."""
+
+    @property
+    def synchronizes(self) -> bool:
+        return self.traffic_bytes > 0
+
+
+class Profile:
+    """Segments end to end. Positions are undisturbed seconds from the start."""
+
+    __slots__ = ("_compute", "_link", "bounds_s", "parameters", "segments")
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.segments = tuple(segments)
+        self.bounds_s = _running(s.duration_s for s in segments)
+        self._compute = _running(s.compute_s for s in segments)
+        self._link = _running(s.link_s for s in segments)
+        self.parameters = tuple(accumulate((s.parameters for s in segments), initial=0))
+
+    @property
+    def duration_s(self) -> float:
+        return self.bounds_s[-1]
+
+    def time_s(self, start_s: float, end_s: float, slowdown: Slowdown) -> float:
+        """Seconds from one position to another at a given slow-down."""
+        if slowdown == QUIET:
+            return end_s - start_s
+        return self._clock(end_s, slowdown) - self._clock(start_s, slowdown)
+
+    def advance_s(self, start_s: float, elapsed_s: float, slowdown: Slowdown) -> float:
+        """Position reached from `start_s` after `elapsed_s` at a given slow-down."""
+        if slowdown == QUIET:
+            return min(start_s + elapsed_s, self.duration_s)
+        target = self._clock(start_s, slowdown) + elapsed_s
+        clock = [
+            b + slowdown.compute * c + slowdown.link * n
+            for b, c, n in zip(self.bounds_s, self._compute, self._link, strict=True)
+        ]
+        i = min(bisect_right(clock, target), len(clock) - 1)
+        if target >= clock[i]:
+            return self.bounds_s[i]
+        share = (target - clock[i - 1]) / (clock[i] - clock[i - 1])
+        return self.bounds_s[i - 1] + share * (self.bounds_s[i] - self.bounds_s[i - 1])
+
+    def _clock(self, position_s: float, slowdown: Slowdown) -> float:
+        i = min(max(bisect_left(self.bounds_s, position_s), 1), len(self.bounds_s) - 1)
+        width = self.bounds_s[i] - self.bounds_s[i - 1]
+        share = (position_s - self.bounds_s[i - 1]) / width if width > 0 else 1.0
+        compute = self._compute[i - 1] + share * (self._compute[i] - self._compute[i - 1])
+        link = self._link[i - 1] + share * (self._link[i] - self._link[i - 1])
+        return position_s + slowdown.compute * compute + slowdown.link * link
+
+    def traffic(self, start_s: float, end_s: float) -> tuple[float, float]:
+        """Bytes sent and seconds spent by collectives between two segment bounds."""
+        segments = self._between(start_s, end_s)
+        return sum(s.traffic_bytes for s in segments), sum(s.traffic_s for s in segments)
+
+    def pieces(self, start_s: float, end_s: float) -> tuple[Piece, ...]:
+        """The operations between two positions that fall on segment bounds."""
+        return tuple(p for s in self._between(start_s, end_s) for p in s.pieces)
+
+    def _between(self, start_s: float, end_s: float) -> tuple[Segment, ...]:
+        first, last = bisect_left(self.bounds_s, start_s), bisect_left(self.bounds_s, end_s)
+        return self.segments[first:last]
+
+
+def _running(values: Iterable[float]) -> tuple[float, ...]:
+    return tuple(accumulate(values, initial=0.0))

@@ -1,0 +1,347 @@
+"""The program of each simulated rank: streams of tasks, and the exchanges that tie them together.
+
+Reads the work of a step (passes in order, buckets, optimizer), the classes of ranks that behave
+alike, and prices; returns what the event loop executes. One rank per class gets a program; an
+exchange has one member per class of the ranks that take part in it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hardware.collectives import CollectiveCost
+from simulator.costs import Costs
+from simulator.engine import Exchange, Rank, Task
+from simulator.placement import FoldedRanks
+from simulator.profile import QUIET, Profile, Segment, Slowdown
+from workloads.graph import StageWork, StepWork
+from workloads.operations import Collective, Operation
+from workloads.pipeline import Pass, pass_input
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the loop executes: ranks, and the capacities of the links that exchanges load."""
+
+    ranks: tuple[Rank, ...]
+    capacity_bytes_per_s: tuple[float, ...]
+
+
+def build_program(work: StepWork, folded: FoldedRanks, costs: Costs) -> Program:
+    """Lay out every class's streams, then tie passes to the transfers that feed them."""
+    builder = _Builder(work, folded, costs)
+    ranks = tuple(builder.rank(c) for c in range(len(folded)))
+    builder.tie()
+    return Program(ranks, folded.capacities())
+
+
+@dataclass
+class _Builder:
+    work: StepWork
+    folded: FoldedRanks
+    costs: Costs
+    exchanges: dict[tuple[object, ...], Exchange] = field(default_factory=dict)
+    first_of: dict[tuple[int, Pass], Task] = field(default_factory=dict)
+    output_of: dict[tuple[int, Pass], Task] = field(default_factory=dict)
+
+    def rank(self, c: int) -> Rank:
+        """Streams of class c's representative."""
+        return _RankBuilder(self, c).build()
+
+    def tie(self) -> None:
+        """Give each pass the transfer that brings its input."""
+        parallel = self.work.parallelism
+        chunks = parallel.virtual_pipeline_model_parallel_size
+        for (c, step), task in self.first_of.items():
+            stage = self.folded.stage(c)
+            source = pass_input(step, stage, parallel.pipeline_model_parallel_size, chunks)
+            if source is not None:
+                forward = step.direction == "forward"
+                feeder = self.folded.previous(c) if forward else self.folded.next(c)
+                task.needs = (self.output_of[feeder, source.source], *task.needs)
+
+    def exchange(self, key: tuple[object, ...], make: "_Maker") -> Exchange:
+        """The exchange of this key, made when its first member asks for it."""
+        if key not in self.exchanges:
+            self.exchanges[key] = make.exchange()
+        return self.exchanges[key]
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """How to make one exchange."""
+
+    name: str
+    num_members: int
+    cost: CollectiveCost
+    links: tuple[tuple[int, float], ...] = ()
+    slowdown: Slowdown = QUIET
+
+    def exchange(self) -> Exchange:
+        return Exchange(
+            self.name, self.num_members, self.cost.latency_s, self.cost.wire_bytes, self.links,
+            self.cost.rate_bytes_per_s, self.slowdown,
+        )  # fmt: skip
+
+
+_NOTHING = CollectiveCost(0.0, 0.0, float("inf"), "none", "none", 0)
+
+
+class _RankBuilder:
+    """One class's streams, filled from the first task to the last."""
+
+    def __init__(self, builder: _Builder, c: int) -> None:
+        self.b, self.c, self.folded = builder, c, builder.folded
+        self.stage = self.folded.stage(c)
+        self.work: StageWork = builder.work.stages[self.stage]
+        self.parallel, self.optimizer = builder.work.parallelism, builder.work.optimizer
+        self.tp_shape = self.folded.shape("tp", c)
+        self.mixed_tp = len(self.folded.classes("tp", c)) > 1 or self.folded.unfolded
+        self.mixed_tp = self.mixed_tp and self.tp_shape.num_ranks > 1
+        self.speed = self.folded.speed(c)
+        self.compute: list[Task] = []
+        self.dp: list[Task] = []
+        self.sends: dict[str, list[Task]] = {"pp_next": [], "pp_prev": []}
+        self.gathers: dict[int, list[Task]] = {}
+        self.dp_size = self.folded.shape("dp", c).num_ranks
+        self.transfers = self.folded.transfers(c, builder.work.boundary_bytes)
+
+    def build(self) -> Rank:
+        if self.dp_size > 1 and self.optimizer.overlap_param_gather:
+            self._gather_ahead()
+        last = self.b.work.num_microbatches - 1
+        for step in self.work.order:
+            if step.direction == "forward":
+                self._forward(step, first=step.microbatch == 0)
+            else:
+                self._backward(step, last=step.microbatch == last)
+        self._finish()
+        streams = {"compute": self.compute, **self.sends, "dp": self.dp}
+        rank = Rank(self.folded.representative(self.c), self.stage, self.folded.count(self.c))
+        rank.streams = {name: tasks for name, tasks in streams.items() if tasks}
+        return rank
+
+    # passes
+
+    def _forward(self, step: Pass, first: bool) -> None:
+        profile = self._profile(step)
+        needs: dict[int, list[Task]] = {}
+        if first and step.chunk in self.gathers:
+            starts = self._first_use(profile, self.work.buckets[step.chunk])
+            for start, gather in zip(starts, self.gathers[step.chunk], strict=True):
+                needs.setdefault(start, []).append(gather)
+        self._run(step, profile, needs, {})
+
+    def _backward(self, step: Pass, last: bool) -> None:
+        profile = self._profile(step)
+        buckets = self.work.buckets[step.chunk]
+        closing: dict[int, list[int]] = {}
+        if last and self.dp_size > 1 and self.optimizer.overlap_grad_reduce:
+            total = 0
+            for i, parameters in enumerate(buckets):
+                total += parameters
+                closing.setdefault(_reaches(profile.parameters, total), []).append(i)
+        self._run(step, profile, {}, closing)
+
+    def _profile(self, step: Pass) -> Profile:
+        layers = self.work.chunks[step.chunk]
+        return self.b.costs.pass_profile(layers, step.direction, self.tp_shape, self.speed)
+
+    @staticmethod
+    def _first_use(profile: Profile, buckets: Sequence[int]) -> list[int]:
+        """Bound before the segment that first reads each bucket, in forward order.
+
+        Buckets fill in the order of backward, so the last of them holds the first parameters.
+        """
+        starts, before = [], 0
+        for parameters in reversed(buckets):
+            starts.append(max(0, _reaches(profile.parameters, before + 1) - 1))
+            before += parameters
+        return starts
+
+    def _run(
+        self,
+        step: Pass,
+        profile: Profile,
+        needs: dict[int, list[Task]],
+        closing: dict[int, list[int]],
+    ) -> None:
+        """Append a pass, cut where it waits for a gather, completes a bucket or meets its
+        tensor-parallel group, and send its output on."""
+        barriers = self._barriers(profile) if self.mixed_tp else set()
+        cuts = sorted({0, len(profile.segments), *needs, *closing, *barriers})
+        begin = len(self.compute)
+        for low, high in zip(cuts, cuts[1:], strict=False):
+            if low in barriers:
+                self._barrier(step, low)
+            self._compute_part(step, profile, low, high, tuple(needs.get(low, ())))
+            for bucket in closing.get(high, ()):
+                self._reduce(step.chunk, bucket, self.compute[-1])
+        if cuts[-1] in barriers:
+            self._barrier(step, cuts[-1])
+        self.b.first_of[self.c, step] = self.compute[begin]
+        self._send(step)
+
+    def _compute_part(
+        self, step: Pass, profile: Profile, low: int, high: int, needs: tuple[Task, ...]
+    ) -> None:
+        self.compute.append(
+            Task(
+                _title(step), step.direction, needs, profile, profile.bounds_s[low],
+                profile.bounds_s[high], None, step.microbatch, step.chunk,
+            )
+        )  # fmt: skip
+
+    @staticmethod
+    def _barriers(profile: Profile) -> set[int]:
+        """Bounds at which the tensor-parallel group meets: around each of its collectives."""
+        meets = [i for i, segment in enumerate(profile.segments) if segment.synchronizes]
+        return {bound for i in meets for bound in (i, i + 1)}
+
+    def _barrier(self, step: Pass, bound: int) -> None:
+        name = f"tp barrier {bound} {_title(step)}"
+        key = ("tp", self.folded.hub("tp", self.c), step, bound)
+        members = len(self.folded.classes("tp", self.c))
+        exchange = self.b.exchange(key, _Maker(name, members, _NOTHING))
+        self._join(self.compute, name, "tp", exchange, (), step)
+
+    # exchanges
+
+    def _send(self, step: Pass) -> None:
+        """Send a pass's output to the stage that needs it, beside compute or before going on."""
+        forward = step.direction == "forward"
+        ends = self.stage == (self.parallel.pipeline_model_parallel_size - 1 if forward else 0)
+        final_chunk = len(self.work.chunks) - 1 if forward else 0
+        done = self.compute[-1]
+        if ends and step.chunk == final_chunk:
+            return
+        cost, links = self.transfers[forward]
+        exchange = self.b.exchange(
+            ("pp", self.c, step),
+            _Maker(f"send {_title(step)}", 1, cost, links),
+        )
+        stream, needs = self.compute, ()
+        if self.parallel.overlap_p2p_communication:
+            stream, needs = self.sends["pp_next" if forward else "pp_prev"], (done,)
+        self._join(stream, exchange.name, "pp", exchange, needs, step)
+        self.b.output_of[self.c, step] = stream[-1]
+
+    def _gather_ahead(self) -> None:
+        """Queue the parameter all-gathers, in the order in which forward first reads them."""
+        for chunk, buckets in enumerate(self.work.buckets):
+            self.gathers[chunk] = []
+            for i in reversed(range(len(buckets))):
+                self._data_parallel(self.dp, "all_gather", chunk, i, ())
+                self.gathers[chunk].append(self.dp[-1])
+
+    def _reduce(self, chunk: int, bucket: int, after: Task) -> None:
+        self._data_parallel(self.dp, self._reduction, chunk, bucket, (after,))
+
+    @property
+    def _reduction(self) -> str:
+        sharded = self.optimizer.use_distributed_optimizer
+        return "reduce_scatter" if sharded else "all_reduce"
+
+    def _data_parallel(
+        self, stream: list[Task], kind: str, chunk: int, bucket: int, needs: tuple[Task, ...]
+    ) -> None:
+        """One bucket's collective over the data-parallel group."""
+        gather = kind == "all_gather"
+        per_parameter = self.b.work.parameter_bytes if gather else self.b.work.gradient_bytes
+        num_bytes = self.work.buckets[chunk][bucket] * per_parameter
+        title = "gather parameters" if gather else "reduce gradients"
+        name = f"{title} {chunk}.{bucket}"
+        op = Collective(name, kind, "dp", num_bytes)  # type: ignore[arg-type]
+        self._collective(stream, op, needs, chunk, beside_compute=stream is self.dp)
+
+    def _collective(
+        self,
+        stream: list[Task],
+        op: Collective,
+        needs: tuple[Task, ...] = (),
+        chunk: int = -1,
+        beside_compute: bool = False,
+    ) -> None:
+        """Join a collective of this class's group along `op.axis`."""
+        shape = self.folded.shape(op.axis, self.c)
+        if shape.num_ranks == 1:
+            return
+        cost = self.b.costs.exchange(op, shape)
+        slowdown = self.b.costs.slowdown(cost, shape, self.tp_shape) if beside_compute else QUIET
+        key = (op.axis, self.folded.hub(op.axis, self.c), op.name)
+        members = len(self.folded.classes(op.axis, self.c))
+        links = self.folded.links(op.axis, self.c, cost)
+        maker = _Maker(op.name, members, cost, links, slowdown)
+        category = "tp" if op.axis == "tp" else "dp"
+        self._join(stream, op.name, category, self.b.exchange(key, maker), needs, chunk=chunk)
+
+    def _join(
+        self,
+        stream: list[Task],
+        name: str,
+        category: str,
+        exchange: Exchange,
+        needs: tuple[Task, ...],
+        step: Pass | None = None,
+        chunk: int = -1,
+    ) -> None:
+        microbatch = step.microbatch if step else -1
+        chunk = step.chunk if step else chunk
+        stream.append(
+            Task(
+                name,
+                category,
+                needs,
+                exchange=exchange,  # type: ignore[arg-type]
+                microbatch=microbatch,
+                chunk=chunk,
+            )  # fmt: skip
+        )
+
+    # end of the step
+
+    def _finish(self) -> None:
+        """Reduce what is left, then gradient norm and optimizer, then gather parameters."""
+        work, optimizer = self.work, self.optimizer
+        if self.dp_size > 1 and not optimizer.overlap_grad_reduce:
+            for chunk, buckets in enumerate(work.buckets):
+                for i in range(len(buckets)):
+                    self._data_parallel(self.compute, self._reduction, chunk, i, ())
+        waits = (self.dp[-1],) if self.dp and optimizer.overlap_grad_reduce else ()
+        for op in work.finish:
+            self._finish_operation(op, waits)
+            waits = ()
+        gathers = optimizer.use_distributed_optimizer and not optimizer.overlap_param_gather
+        if self.dp_size > 1 and gathers:
+            for chunk, buckets in enumerate(work.buckets):
+                for i in range(len(buckets)):
+                    self._data_parallel(self.compute, "all_gather", chunk, i, ())
+
+    def _finish_operation(self, op: Operation, needs: tuple[Task, ...]) -> None:
+        if isinstance(op, Collective):
+            before = len(self.compute)
+            self._collective(self.compute, op)
+            if needs and len(self.compute) > before:
+                self.compute[-1].needs = needs
+            elif needs:
+                self._finish_compute((), needs)
+            return
+        self._finish_compute(
+            self.b.costs.segments((op,), "optimizer", self.tp_shape, self.speed), needs
+        )
+
+    def _finish_compute(self, segments: Iterable[Segment], needs: tuple[Task, ...]) -> None:
+        profile = Profile(tuple(segments))
+        name = profile.segments[0].pieces[0].name if profile.segments else "wait"
+        self.compute.append(Task(name, "optimizer", needs, profile, 0.0, profile.duration_s))
+
+
+def _title(step: Pass) -> str:
+    return f"{step.direction} {step.microbatch}.{step.chunk}"
+
+
+def _reaches(cumulative: Sequence[int], value: int) -> int:
+    """First index at which a running sum reaches `value` (its last index if it never does)."""
+    for i, total in enumerate(cumulative):
+        if total >= value:
+            return i
+    return len(cumulative) - 1

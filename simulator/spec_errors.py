@@ -1,0 +1,204 @@
+"""What a spec refused, in words: key path, what was found, what is allowed, the nearest name.
+
+What is allowed is read from the JSON Schema of the specs, so there is one source for checking,
+for messages and for editors.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache
+from typing import Any
+
+from pydantic_core import ErrorDetails
+
+from simulator.errors import Place, Problem
+from simulator.overrides import PRESET, PRESET_KINDS
+from simulator.runspec import RunSpec
+from simulator.yaml_lines import Located
+
+Schema = Mapping[str, Any]
+
+NOT_YET_VALUES: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("parallelism", "pipeline_schedule"): ("zb_h1", "zb_v", "dualpipe_v"),
+    ("training", "precision"): ("fp8",),
+}
+"""Values of the run file's contract that are not built yet."""
+
+NOT_YET_KEYS: Mapping[str, tuple[str, ...]] = {
+    "model": ("num_experts", "moe_router_topk", "moe_ffn_hidden_size"),
+    "parallelism": ("cp_comm_type", "expert_tensor_parallel_size"),
+    "optimizer": ("data_parallel_sharding",),
+}
+"""Keys of the run file's contract that are not built yet."""
+
+
+def spec_problem(detail: ErrorDetails, tree: Located) -> Problem:
+    """Put one error of pydantic's into words, at the place of the value (or of the mapping that
+    lacks it)."""
+    path = key_path(detail["loc"])
+    kind = detail["type"]
+    if kind == "missing":
+        message = f"missing key; it takes {describe(schema_at(path))}"
+    elif kind == "extra_forbidden":
+        message = _unknown_key(path)
+    elif kind == "value_error":
+        message = str(detail["ctx"]["error"])
+    elif detail["loc"][-1] == "[key]":
+        message = f"the key {path[-1]!r} is not a whole number of at least 0"
+    else:
+        message = _bad_value(path, _value_at(tree, path))
+    return Problem(message, ".".join(path), place_at(tree, path))
+
+
+def key_path(location: Iterable[object]) -> tuple[str, ...]:
+    """Pydantic's location as a key path."""
+    return tuple(str(part) for part in location if part != "[key]")
+
+
+def place_at(tree: Located, path: Sequence[str]) -> Place:
+    """Place of the value at `path`, or of the innermost mapping that would hold it."""
+    node = tree
+    for key in path:
+        if node.mapping is None or key not in node.mapping:
+            break
+        node = node.mapping[key]
+    return node.place
+
+
+def _value_at(tree: Located, path: Sequence[str]) -> object:
+    node = tree
+    for key in path:
+        if node.mapping is None or key not in node.mapping:
+            return None
+        node = node.mapping[key]
+    return node.value
+
+
+@cache
+def run_schema() -> Schema:
+    """JSON Schema of the run file with every preset written out."""
+    return RunSpec.model_json_schema()
+
+
+def schema_at(path: Sequence[str]) -> Schema:
+    """JSON Schema of the value at a key path; empty for a path that no spec has."""
+    node: Schema = _resolved(run_schema())
+    for key in path:
+        children = node.get("properties", {})
+        node = _resolved(children.get(key, node.get("additionalProperties") or {}))
+    return node
+
+
+def _resolved(node: Schema) -> Schema:
+    """Follow references, and of a value that may be left empty take what it may hold."""
+    while "$ref" in node or "anyOf" in node:
+        if "$ref" in node:
+            node = run_schema()["$defs"][node["$ref"].rpartition("/")[2]]
+        else:
+            node = next(option for option in node["anyOf"] if option.get("type") != "null")
+    return node
+
+
+def describe(node: Schema) -> str:
+    """What a value of this schema is, in words."""
+    if "enum" in node:
+        return "one of " + ", ".join(node["enum"])
+    noun = {"integer": "a whole number", "number": "a number", "boolean": "true or false",
+            "string": "text", "object": "a mapping"}[node.get("type", "object")]  # fmt: skip
+    limits = [
+        f"{words} {node[key]:g}"
+        for key, words in (
+            ("exclusiveMinimum", "above"),
+            ("minimum", "of at least"),
+            ("exclusiveMaximum", "below"),
+            ("maximum", "at most"),
+        )
+        if key in node
+    ]
+    return " ".join([noun, " and ".join(limits)]).strip()
+
+
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """The closest of `choices`, if one is close; case and dashes do not count."""
+    by_folded = {choice.lower(): choice for choice in choices}
+    near = get_close_matches(word.lower().replace("-", "_"), by_folded, n=1, cutoff=0.6)
+    return by_folded[near[0]] if near else None
+
+
+def known_keys(path: Sequence[str]) -> list[str]:
+    """Keys that the mapping at `path` may have."""
+    preset = [PRESET] if tuple(path) in PRESET_KINDS else []
+    return [*schema_at(path).get("properties", {}), *preset]
+
+
+def suggest_key(path: Sequence[str]) -> str | None:
+    """The known key closest to the unknown one that `path` ends with."""
+    return nearest(path[-1], known_keys(path[:-1]))
+
+
+def suggest_value(path: Sequence[str], value: object) -> str | None:
+    """The allowed value closest to the one found at `path`."""
+    choices = schema_at(path).get("enum", ())
+    return nearest(value, choices) if isinstance(value, str) else None
+
+
+def _unknown_key(path: tuple[str, ...]) -> str:
+    if path[-1] in NOT_YET_KEYS.get(".".join(path[:-1]), ()):
+        return "not supported yet; leave it out"
+    for home in ((), ("model",), ("training",), ("parallelism",), ("optimizer",), ("cluster",)):
+        if home != path[:-1] and path[-1] in known_keys(home):
+            return f"unknown key here; it belongs {'under ' + home[0] if home else 'at the top'}"
+    near = suggest_key(path)
+    if near:
+        return f"unknown key; did you mean {near!r}?"
+    return "unknown key; choose " + ", ".join(known_keys(path[:-1]))
+
+
+def _bad_value(path: tuple[str, ...], value: object) -> str:
+    found = _words(value)
+    node = schema_at(path)
+    if "enum" in node:
+        return _bad_choice(path, value, node["enum"])
+    if node.get("maximum") is not None and node.get("maximum") == node.get("minimum"):
+        reason = "not supported yet" if _is_above(value, node["maximum"]) else "not allowed"
+        return f"{found} is {reason}; allowed: {node['maximum']}"
+    if value is None:
+        return f"nothing is set; expected {describe(node)}"
+    return f"{found} is not {describe(node)}{_whole_number_hint(node, value)}"
+
+
+def _bad_choice(path: tuple[str, ...], value: object, choices: Sequence[str]) -> str:
+    planned = NOT_YET_VALUES.get((path[0], path[-1]), ())
+    named = value.get("format") if isinstance(value, dict) else value
+    named = named.value if isinstance(named, Located) else named
+    reason = "not supported yet" if named in planned else "not allowed"
+    message = f"{_words(value)} is {reason}; choose {', '.join(choices)}"
+    near = suggest_value(path, value)
+    return f"{message}; did you mean {near!r}?" if near and named not in planned else message
+
+
+def _words(value: object) -> str:
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    if value is None:
+        return "nothing"
+    text = str(value)
+    return repr(text if len(text) <= 80 else text[:77] + "...")
+
+
+def _is_above(value: object, limit: float) -> bool:
+    try:
+        return float(str(value)) > limit
+    except ValueError:
+        return False
+
+
+def _whole_number_hint(node: Schema, value: object) -> str:
+    """1e6 is a number to most people and a word to an integer field: say how to write it."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        return ""
+    if node.get("type") != "integer" or not number.is_integer() or not 0 < number < 1e15:
+        return ""
+    return f"; write {int(number)}" if "e" in str(value).lower() else ""

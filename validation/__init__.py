@@ -1,0 +1,1 @@
+"""Is it true? Predicted against measured runs."""

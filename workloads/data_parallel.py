@@ -1,0 +1,122 @@
+"""Gradients and the optimizer: buckets that are reduced together, and the end of the step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workloads.operations import Collective, LayerWork, MemoryBound, Operation
+from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
+
+ADAM_BYTES = 28
+"""Per parameter: fp32 gradient, master weight and two moments read, the last three written."""
+MODEL_COPY_BYTES = 6
+"""Per parameter: fp32 master weight read, 2-byte weight written."""
+NORM_BYTES = 4
+"""What a rank contributes to the gradient norm: one fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Gradients that are reduced in one collective."""
+
+    parameters: int
+
+
+def default_bucket_size(data_parallel_size: int) -> int:
+    """Parameters per bucket when ddp_bucket_size is left out (Megatron-LM,
+    distributed_data_parallel.py)."""
+    return max(40_000_000, 1_000_000 * data_parallel_size)
+
+
+def gradient_buckets(
+    backward_order: Sequence[LayerWork], bucket_size: int | None
+) -> tuple[Bucket, ...]:
+    """Fill buckets with weights in the order in which backward completes their gradients.
+
+    A bucket closes with the weight that fills it; None puts all into one, as Megatron does when it
+    does not overlap.
+    """
+    sizes = [
+        op.parameters for layer in backward_order for op in layer.backward if op.parameters
+    ]
+    buckets, filled = [], 0
+    for size in sizes:
+        filled += size
+        if bucket_size is not None and filled >= bucket_size:
+            buckets.append(Bucket(filled))
+            filled = 0
+    if filled:
+        buckets.append(Bucket(filled))
+    return tuple(buckets)
+
+
+def gradient_bytes_per_parameter(training: TrainingSpec) -> int:
+    """Of a main gradient, which is what the data-parallel group reduces."""
+    return 4 if training.accumulate_allreduce_grads_in_fp32 else 2
+
+
+def parameter_bytes_per_parameter(training: TrainingSpec) -> int:
+    """Of a weight as the layers read it, which is what a distributed optimizer gathers."""
+    return 2
+
+
+def optimizer_operations(
+    model: ModelSpec,
+    training: TrainingSpec,
+    parallelism: ParallelismSpec,
+    optimizer: OptimizerSpec,
+    data_parallel_size: int,
+    stage: int,
+    parameters: int,
+) -> tuple[Operation, ...]:
+    """What a rank of `stage`, holding `parameters` weights, runs between backward and the next
+    forward, once its gradients are reduced (Megatron-LM, finalize_model_grads.py, optimizer.py).
+
+    Clearing main gradients and scaling them by the number of replicas touch all weights; norm,
+    clipping, Adam and the copy to 2-byte weights the local shard only.
+    """
+    gradient = gradient_bytes_per_parameter(training)
+    shard = parameters
+    if optimizer.use_distributed_optimizer:
+        shard = -(-parameters // data_parallel_size)
+    operations: list[Operation] = [
+        MemoryBound("clear gradients", "fill", float(gradient * parameters))
+    ]
+    if data_parallel_size > 1:
+        operations.append(
+            MemoryBound("scale gradients", "elementwise", 2.0 * gradient * parameters)
+        )
+    operations += _shared_gradients(model, training, parallelism, stage)
+    if optimizer.clip_grad > 0:
+        operations += [
+            MemoryBound("gradient norm", "grad_norm", float(gradient * shard)),
+            Collective("gradient norm", "all_reduce", "world", float(NORM_BYTES)),
+            MemoryBound("clip gradients", "elementwise", 2.0 * gradient * shard),
+        ]
+    return (
+        *operations,
+        MemoryBound("adam", "adam", float(ADAM_BYTES * shard)),
+        MemoryBound("weights from master", "elementwise", float(MODEL_COPY_BYTES * shard)),
+    )
+
+
+def _shared_gradients(
+    model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec, stage: int
+) -> list[Operation]:
+    """Gradients of weights that several ranks hold: norms under sequence parallelism, and tied
+    embeddings on the first and last stage."""
+    gradient = gradient_bytes_per_parameter(training)
+    tp, pp = parallelism.tensor_model_parallel_size, parallelism.pipeline_model_parallel_size
+    operations: list[Operation] = []
+    if parallelism.sequence_parallel and tp > 1:
+        norms = 2 * model.num_layers // pp * model.hidden_size
+        norms *= 2 if model.normalization == "LayerNorm" else 1
+        operations.append(
+            Collective("norm gradients", "all_reduce", "tp", float(gradient * norms))
+        )
+    tied = not model.untie_embeddings_and_output_weights
+    if tied and pp > 1 and stage in (0, pp - 1):
+        words = model.padded_vocab_size(tp) // tp * model.hidden_size
+        operations.append(
+            Collective("embedding gradients", "all_reduce", "embedding", float(gradient * words))
+        )
+    return operations

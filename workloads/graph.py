@@ -1,0 +1,143 @@
+"""The work of one step: what each stage executes, in which order, with counts and no seconds.
+
+`build_work` collects it from the layers, the schedule and the data-parallel plan; `pass_graph` and
+`operation_graph` show it as networkx graphs, for inspection and for independent checks.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workloads.data_parallel import (
+    default_bucket_size,
+    gradient_buckets,
+    gradient_bytes_per_parameter,
+    optimizer_operations,
+    parameter_bytes_per_parameter,
+)
+from workloads.operations import LayerWork, Operation
+from workloads.pipeline import SCHEDULES, Order, Pass, pass_input
+from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
+from workloads.stages import boundary_bytes, stage_chunks
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """What one rank of a stage does in a step."""
+
+    chunks: tuple[tuple[LayerWork, ...], ...]
+    """Layers of each model chunk, first to last."""
+    order: Order
+    """Passes, as the schedule has them."""
+    buckets: tuple[tuple[int, ...], ...]
+    """Per chunk: parameters of each gradient bucket, in the order in which backward fills them."""
+    finish: tuple[Operation, ...]
+    """After the gradients are reduced: norm, clipping, optimizer."""
+
+    @property
+    def parameters(self) -> int:
+        """Weights that a rank of this stage holds."""
+        return sum(layer.parameters for chunk in self.chunks for layer in chunk)
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """One optimizer step of one run."""
+
+    stages: tuple[StageWork, ...]
+    parallelism: ParallelismSpec
+    optimizer: OptimizerSpec
+    num_microbatches: int
+    boundary_bytes: float
+    """Activations one rank sends to the next stage per microbatch; gradients back are as large."""
+    gradient_bytes: int
+    """Per parameter, as reduced."""
+    parameter_bytes: int
+    """Per parameter, as gathered."""
+
+
+def build_work(
+    model: ModelSpec,
+    training: TrainingSpec,
+    parallelism: ParallelismSpec,
+    optimizer: OptimizerSpec,
+    data_parallel_size: int,
+) -> StepWork:
+    """Lay out a step of a checked run."""
+    num_stages = parallelism.pipeline_model_parallel_size
+    num_chunks = parallelism.virtual_pipeline_model_parallel_size
+    num_microbatches = training.global_batch_size // (
+        training.micro_batch_size * data_parallel_size
+    )
+    assert parallelism.pipeline_schedule is not None
+    schedule = SCHEDULES[parallelism.pipeline_schedule]
+    layers = stage_chunks(model, training, parallelism)
+    whole = not optimizer.overlap_grad_reduce  # Megatron then keeps one bucket per chunk
+    size = None if whole else optimizer.ddp_bucket_size or default_bucket_size(data_parallel_size)
+    stages = []
+    for stage in range(num_stages):
+        chunks = tuple(layers[stage, chunk] for chunk in range(num_chunks))
+        parameters = sum(layer.parameters for chunk in chunks for layer in chunk)
+        stages.append(
+            StageWork(
+                chunks,
+                schedule(stage, num_stages, num_microbatches, num_chunks),
+                tuple(
+                    tuple(b.parameters for b in gradient_buckets(tuple(reversed(c)), size))
+                    for c in chunks
+                ),
+                optimizer_operations(
+                    model, training, parallelism, optimizer, data_parallel_size, stage, parameters
+                ),
+            )
+        )
+    return StepWork(
+        tuple(stages), parallelism, optimizer, num_microbatches,
+        boundary_bytes(model, training, parallelism),
+        gradient_bytes_per_parameter(training), parameter_bytes_per_parameter(training),
+    )  # fmt: skip
+
+
+def pass_graph(work: StepWork) -> "nx.DiGraph":
+    """Passes of all stages as nodes (stage, pass) with `flops`; edges are `order` within a stage
+    and `data` between stages."""
+    import networkx as nx
+
+    graph = nx.DiGraph()
+    num_chunks = work.parallelism.virtual_pipeline_model_parallel_size
+    for s, stage in enumerate(work.stages):
+        for step in stage.order:
+            graph.add_node((s, step), flops=_pass_flops(stage, step))
+        for before, after in zip(stage.order, stage.order[1:], strict=False):
+            graph.add_edge((s, before), (s, after), kind="order")
+        for step in stage.order:
+            source = pass_input(step, s, len(work.stages), num_chunks)
+            if source is not None:
+                graph.add_edge(tuple(source), (s, step), kind="data", bytes=work.boundary_bytes)
+    return graph
+
+
+def operation_graph(layer: LayerWork) -> "nx.DiGraph":
+    """Operations of one layer, forward then recomputation and backward, as a chain of nodes
+    ((phase, index)) with `operation`, `flops` and `parameters`."""
+    import networkx as nx
+
+    graph = nx.DiGraph(name=layer.name)
+    phases = {
+        "forward": layer.forward, "recompute": layer.recompute, "backward": layer.backward,
+    }  # fmt: skip
+    nodes = [(phase, i) for phase, ops in phases.items() for i in range(len(ops))]
+    for phase, i in nodes:
+        op = phases[phase][i]
+        graph.add_node((phase, i), operation=op, flops=op.flops, parameters=op.parameters)
+    graph.add_edges_from(zip(nodes, nodes[1:], strict=False))
+    return graph
+
+
+def _pass_flops(stage: StageWork, step: Pass) -> float:
+    layers = stage.chunks[step.chunk]
+    if step.direction == "forward":
+        return sum(op.flops for layer in layers for op in layer.forward)
+    return sum(op.flops for layer in layers for op in (*layer.recompute, *layer.backward))

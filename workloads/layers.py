@@ -1,0 +1,293 @@
+"""A transformer layer as the operations one tensor-parallel rank executes for one microbatch.
+
+Shape letters: s sequence, b microbatch, T = s b tokens, h hidden, a heads, g query groups, d head
+width, f MLP width, t tensor-parallel size. Under sequence parallelism norms, dropout and residuals
+see T / t tokens ("n tokens" below).
+
+Bytes are the ideal traffic of the fused kernels that Megatron-LM uses: two bytes per element, one
+per dropout mask entry, each input read and each output written once.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from workloads.attention import attention_core
+from workloads.operations import Collective, Gemm, LayerWork, MemoryBound, Operation, Overlapped
+from workloads.spec import ModelSpec, ParallelismSpec, TrainingSpec
+
+ELEMENT_BYTES = 2
+MASK_BYTES = 1
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Sizes of one microbatch on one tensor-parallel rank."""
+
+    model: ModelSpec
+    training: TrainingSpec
+    parallelism: ParallelismSpec
+
+    @property
+    def t(self) -> int:
+        return self.parallelism.tensor_model_parallel_size
+
+    @property
+    def h(self) -> int:
+        return self.model.hidden_size
+
+    @cached_property
+    def tokens(self) -> int:
+        """T."""
+        return self.training.seq_length * self.training.micro_batch_size
+
+    @cached_property
+    def norm_tokens(self) -> int:
+        """n: tokens that norms, dropout and residual adds see."""
+        return self.tokens // self.t if self.parallelism.sequence_parallel else self.tokens
+
+    @cached_property
+    def heads(self) -> int:
+        return self.model.num_attention_heads // self.t
+
+    @cached_property
+    def kv_heads(self) -> int:
+        """Query groups on this rank; groups are copied when there are fewer than ranks."""
+        return max(1, self.model.query_groups // self.t)
+
+    @cached_property
+    def qkv_width(self) -> int:
+        return (self.heads + 2 * self.kv_heads) * self.model.head_dim
+
+    @cached_property
+    def core_width(self) -> int:
+        return self.heads * self.model.head_dim
+
+    @cached_property
+    def ffn(self) -> int:
+        return self.model.ffn_size // self.t
+
+    @cached_property
+    def fc1_width(self) -> int:
+        """Output of the first MLP product: gate and value side by side when gated."""
+        return self.ffn * (2 if self.model.gated_linear_unit else 1)
+
+    @property
+    def norm_parameters(self) -> int:
+        return self.h * (2 if self.model.normalization == "LayerNorm" else 1)
+
+    @property
+    def stream_bytes(self) -> float:
+        """The residual stream of one microbatch, whole: T h."""
+        return float(self.tokens * self.h * ELEMENT_BYTES)
+
+    @property
+    def norm_bytes(self) -> float:
+        """The part of it that this rank's norms see: n h."""
+        return float(self.norm_tokens * self.h * ELEMENT_BYTES)
+
+
+def transformer_layer(
+    model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec, recomputed: bool
+) -> LayerWork:
+    """Attention and MLP block. `recomputed`: the whole layer is run again before its backward;
+    otherwise only its attention core is, when recompute_granularity says `selective`."""
+    x = Shapes(model, training, parallelism)
+    core, core_backward = attention_core(x)
+    forward = (
+        *norm_forward(x, "input norm"),
+        *column_forward(x, "qkv", x.qkv_width),
+        *_qkv_copies(x),
+        *_rotary(x),
+        *core,
+        *row_forward(x, "proj", x.core_width),
+        *_dropout_add(x, "attention"),
+        *norm_forward(x, "mlp norm"),
+        *column_forward(x, "fc1", x.fc1_width),
+        _activation(x, "fwd"),
+        *row_forward(x, "fc2", x.ffn),
+        *_dropout_add(x, "mlp"),
+    )
+    backward = (
+        *_dropout_add_backward(x, "mlp"),
+        *row_backward(x, "fc2", x.ffn),
+        _activation(x, "bwd"),
+        *_bias_gradient(x, "fc1", x.tokens * x.fc1_width),
+        *column_backward(x, "fc1", x.fc1_width),
+        *norm_backward(x, "mlp norm"),
+        *_dropout_add_backward(x, "attention"),
+        *row_backward(x, "proj", x.core_width),
+        *core_backward,
+        *_rotary(x),
+        *_qkv_copies(x),
+        *_bias_gradient(x, "qkv", x.tokens * x.qkv_width),
+        *column_backward(x, "qkv", x.qkv_width),
+        *norm_backward(x, "input norm"),
+    )
+    again: tuple[Operation, ...] = ()
+    if recomputed:
+        again = forward
+    elif training.recompute_granularity == "selective":
+        again = tuple(core)
+    parameters = sum(op.parameters for op in forward)
+    return LayerWork("transformer layer", forward, backward, again, parameters)
+
+
+# linear layers
+
+
+def column_forward(
+    x: Shapes,
+    name: str,
+    width: int,
+    *,
+    overlap: bool | None = None,
+    bias: bool | None = None,
+    counted: bool = True,
+) -> tuple[Operation, ...]:
+    """Column-parallel product [T, h] x [h, width]: gathers its input under sequence parallelism.
+
+    `counted`: the weights are this layer's own and not another's.
+    """
+    weights = (x.h * width + width * _has_bias(x, bias)) * counted
+    gemm = Gemm(name, x.tokens, width, x.h, "fwd", x.training.precision, parameters=weights)
+    if not x.parallelism.sequence_parallel:
+        return (gemm,)
+    gather = Collective(f"{name} input", "all_gather", "tp", x.stream_bytes)
+    if x.parallelism.tp_comm_overlap if overlap is None else overlap:
+        return (Overlapped(name, (gemm,), gather, "pipelined"),)
+    return gather, gemm
+
+
+def column_backward(
+    x: Shapes, name: str, width: int, *, bias: bool | None = None, counted: bool = True
+) -> tuple[Operation, ...]:
+    """dgrad [T, width] x [width, h] and wgrad [width, T] x [T, h] of a column-parallel product.
+
+    Megatron's tensor_parallel/layers.py: under sequence parallelism the input is gathered again
+    beside dgrad, and dgrad is reduce-scattered beside wgrad; without it dgrad is all-reduced
+    beside wgrad. Userbuffers do the same in bulk.
+    """
+    weights = (x.h * width + width * _has_bias(x, bias)) * counted
+    dgrad = Gemm(f"{name} dgrad", x.tokens, x.h, width, "dgrad", x.training.precision)
+    wgrad = _wgrad(x, name, width, x.h, weights)
+    if x.t == 1:
+        return dgrad, wgrad
+    if not x.parallelism.sequence_parallel:
+        reduce = Collective(f"{name} dgrad", "all_reduce", "tp", x.stream_bytes)
+        return dgrad, Overlapped(f"{name} wgrad", (wgrad,), reduce, "concurrent")
+    gather = Collective(f"{name} input again", "all_gather", "tp", x.stream_bytes)
+    scatter = Collective(f"{name} dgrad", "reduce_scatter", "tp", x.stream_bytes)
+    return (
+        Overlapped(f"{name} dgrad", (dgrad,), gather, "concurrent"),
+        Overlapped(f"{name} wgrad", (wgrad,), scatter, "concurrent"),
+    )
+
+
+def row_forward(x: Shapes, name: str, width: int) -> tuple[Operation, ...]:
+    """Row-parallel product [T, width] x [width, h], whose parts are summed over the group."""
+    weights = x.h * width + x.h * _has_bias(x, None)
+    gemm = Gemm(name, x.tokens, x.h, width, "fwd", x.training.precision, parameters=weights)
+    if x.t == 1:
+        return (gemm,)
+    if not x.parallelism.sequence_parallel:
+        return gemm, Collective(f"{name} output", "all_reduce", "tp", x.stream_bytes)
+    scatter = Collective(f"{name} output", "reduce_scatter", "tp", x.stream_bytes)
+    if x.parallelism.tp_comm_overlap:
+        return (Overlapped(name, (gemm,), scatter, "pipelined"),)
+    return gemm, scatter
+
+
+def row_backward(x: Shapes, name: str, width: int) -> tuple[Operation, ...]:
+    """dgrad [T, h] x [h, width] and wgrad [h, T] x [T, width]; the output's gradient is gathered
+    first under sequence parallelism."""
+    weights = x.h * width + x.h * _has_bias(x, None)
+    dgrad = Gemm(f"{name} dgrad", x.tokens, width, x.h, "dgrad", x.training.precision)
+    wgrad = _wgrad(x, name, x.h, width, weights)
+    if not x.parallelism.sequence_parallel:
+        return dgrad, wgrad
+    gather = Collective(f"{name} output gradient", "all_gather", "tp", x.stream_bytes)
+    if x.parallelism.tp_comm_overlap:
+        return Overlapped(f"{name} dgrad", (dgrad,), gather, "pipelined"), wgrad
+    return gather, dgrad, wgrad
+
+
+def _wgrad(x: Shapes, name: str, rows: int, columns: int, weights: int) -> Gemm:
+    return Gemm(
+        f"{name} wgrad", rows, columns, x.tokens, "wgrad", x.training.precision,
+        accumulate_fp32=x.training.accumulate_allreduce_grads_in_fp32, parameters=weights,
+    )  # fmt: skip
+
+
+def _has_bias(x: Shapes, bias: bool | None) -> int:
+    return int(x.model.add_bias_linear if bias is None else bias)
+
+
+# memory-bound kernels
+
+
+def _norm_kernel(x: Shapes, direction: str) -> str:
+    return f"{x.model.normalization.lower()}_{direction}"
+
+
+def norm_forward(x: Shapes, name: str) -> tuple[Operation, ...]:
+    """LayerNorm or RMSNorm: reads and writes n h."""
+    kernel = _norm_kernel(x, "fwd")
+    return (MemoryBound(name, kernel, 2 * x.norm_bytes, x.norm_parameters),)
+
+
+def norm_backward(x: Shapes, name: str, *, residual: bool = True) -> tuple[Operation, ...]:
+    """Reads input and gradient, writes gradient; then the residual's gradient is added, where
+    there is one."""
+    kernel = _norm_kernel(x, "bwd")
+    norm = MemoryBound(name, kernel, 3 * x.norm_bytes, x.norm_parameters)
+    if not residual:
+        return (norm,)
+    return norm, MemoryBound("residual gradient", "elementwise", 3 * x.norm_bytes)
+
+
+def _dropout_add(x: Shapes, name: str) -> tuple[Operation, ...]:
+    """Bias, dropout and residual add in one kernel: two reads and a write of n h, and the mask."""
+    mask = x.norm_tokens * x.h * MASK_BYTES if x.model.hidden_dropout else 0
+    return (MemoryBound(f"{name} add", "bias_dropout_add", 3 * x.norm_bytes + mask),)
+
+
+def _dropout_add_backward(x: Shapes, name: str) -> tuple[Operation, ...]:
+    """Dropout's backward (nothing to do without dropout) and the bias gradient's column sums."""
+    parts: list[Operation] = []
+    if x.model.hidden_dropout:
+        mask = x.norm_tokens * x.h * MASK_BYTES
+        parts.append(
+            MemoryBound(f"{name} dropout", "bias_dropout_add", 2 * x.norm_bytes + mask)
+        )
+    return (*parts, *_bias_gradient(x, name, x.norm_tokens * x.h))
+
+
+def _bias_gradient(x: Shapes, name: str, num_elements: int) -> tuple[Operation, ...]:
+    if not x.model.add_bias_linear:
+        return ()
+    return (MemoryBound(f"{name} bias", "bias_grad", float(num_elements * ELEMENT_BYTES)),)
+
+
+def _activation(x: Shapes, direction: str) -> MemoryBound:
+    """Bias + GeLU, squared ReLU, or SwiGLU, one kernel: reads fc1's output (and the gradient),
+    writes fc2's input (or fc1's gradient)."""
+    gated = x.model.gated_linear_unit
+    kernel = "swiglu" if gated else "bias_gelu"
+    wide, narrow = x.tokens * x.fc1_width, x.tokens * x.ffn
+    elements = wide + narrow if direction == "fwd" else 2 * wide + narrow
+    return MemoryBound("activation", f"{kernel}_{direction}", float(elements * ELEMENT_BYTES))
+
+
+def _qkv_copies(x: Shapes) -> tuple[Operation, ...]:
+    """Query, key and value are copied out of the joint product (seen in our H200 traces)."""
+    return (
+        MemoryBound("qkv split", "elementwise", float(2 * x.tokens * x.qkv_width * ELEMENT_BYTES)),
+    )
+
+
+def _rotary(x: Shapes) -> tuple[Operation, ...]:
+    """Rotates queries and keys: read and written once."""
+    if x.model.position_embedding_type != "rope":
+        return ()
+    width = (x.heads + x.kv_heads) * x.model.head_dim
+    return (MemoryBound("rotary", "rotary", float(2 * x.tokens * width * ELEMENT_BYTES)),)

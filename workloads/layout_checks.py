@@ -1,0 +1,135 @@
+"""What must hold between the keys of a run, as Megatron-LM demands it."""
+
+from collections.abc import Iterator
+
+from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
+
+Problem = tuple[str, str]
+"""(dotted key path, what is wrong and what would do)."""
+
+
+def check_layout(
+    model: ModelSpec,
+    parallelism: ParallelismSpec,
+    training: TrainingSpec,
+    optimizer: OptimizerSpec,
+    num_gpus: int,
+) -> list[Problem]:
+    """All contradictions of a run, none if it can be laid out."""
+    return [
+        *_tensor(model, parallelism, training),
+        *_pipeline(model, parallelism),
+        *_batch(parallelism, training, num_gpus),
+        *_recompute(model, parallelism, training),
+        *_optimizer(optimizer),
+    ]
+
+
+def _tensor(
+    model: ModelSpec, parallelism: ParallelismSpec, training: TrainingSpec
+) -> Iterator[Problem]:
+    tp = parallelism.tensor_model_parallel_size
+    key = "parallelism.tensor_model_parallel_size"
+    for name, value in (
+        ("num_attention_heads", model.num_attention_heads),
+        ("ffn_hidden_size", model.ffn_size),
+    ):
+        if value % tp:
+            yield key, f"{tp} does not divide {name} ({value})"
+    groups = model.query_groups
+    if groups % tp and tp % groups:
+        yield key, f"{tp} neither divides num_query_groups ({groups}) nor is a multiple of it"
+    if model.num_attention_heads % groups:
+        yield (
+            "model.num_query_groups",
+            f"{groups} does not divide num_attention_heads ({model.num_attention_heads})",
+        )
+    if model.head_dim * model.num_attention_heads != model.hidden_size and (
+        model.hidden_size % model.num_attention_heads and model.kv_channels is None
+    ):
+        yield (
+            "model.num_attention_heads",
+            f"{model.num_attention_heads} does not divide hidden_size ({model.hidden_size})",
+        )
+    if parallelism.sequence_parallel and tp == 1:
+        yield "parallelism.sequence_parallel", "needs tensor_model_parallel_size above 1"
+    if parallelism.sequence_parallel and training.seq_length % tp:
+        yield (
+            "training.seq_length",
+            f"{training.seq_length} is not divisible by tensor_model_parallel_size ({tp}), "
+            "which sequence_parallel needs",
+        )
+    if parallelism.tp_comm_overlap and not parallelism.sequence_parallel:
+        yield "parallelism.tp_comm_overlap", "needs sequence_parallel: true"
+
+
+def _pipeline(model: ModelSpec, parallelism: ParallelismSpec) -> Iterator[Problem]:
+    pp = parallelism.pipeline_model_parallel_size
+    chunks = parallelism.virtual_pipeline_model_parallel_size
+    schedule = parallelism.pipeline_schedule
+    key = "parallelism.virtual_pipeline_model_parallel_size"
+    if model.num_layers % (pp * chunks):
+        yield (
+            "parallelism.pipeline_model_parallel_size" if chunks == 1 else key,
+            f"{pp} stages of {chunks} chunks do not divide num_layers ({model.num_layers}) evenly",
+        )
+    if chunks > 1 and pp == 1:
+        yield key, f"{chunks} chunks need pipeline_model_parallel_size above 1"
+    if chunks > 1 and schedule != "interleaved_1f1b":
+        yield (
+            "parallelism.pipeline_schedule",
+            f"'{schedule}' runs one chunk per stage, not {chunks}; choose interleaved_1f1b",
+        )
+    if chunks == 1 and schedule == "interleaved_1f1b":
+        yield (
+            "parallelism.pipeline_schedule",
+            "'interleaved_1f1b' needs virtual_pipeline_model_parallel_size above 1; choose 1f1b",
+        )
+
+
+def _batch(
+    parallelism: ParallelismSpec, training: TrainingSpec, num_gpus: int
+) -> Iterator[Problem]:
+    size, pp = parallelism.num_model_parallel, parallelism.pipeline_model_parallel_size
+    if num_gpus % size:
+        yield (
+            "parallelism.tensor_model_parallel_size",
+            f"tensor x pipeline = {size} does not divide the cluster's {num_gpus} GPUs",
+        )
+        return
+    dp = num_gpus // size
+    sequences = training.micro_batch_size * dp
+    if training.global_batch_size % sequences:
+        yield (
+            "training.global_batch_size",
+            f"{training.global_batch_size} is not a multiple of micro_batch_size x data-parallel "
+            f"size ({training.micro_batch_size} x {dp} = {sequences})",
+        )
+        return
+    microbatches = training.global_batch_size // sequences
+    if parallelism.pipeline_schedule == "interleaved_1f1b" and microbatches % pp:
+        yield (
+            "training.global_batch_size",
+            f"gives {microbatches} microbatches, which interleaved_1f1b needs to be a multiple of "
+            f"pipeline_model_parallel_size ({pp})",
+        )
+
+
+def _recompute(
+    model: ModelSpec, parallelism: ParallelismSpec, training: TrainingSpec
+) -> Iterator[Problem]:
+    chunks = (
+        parallelism.pipeline_model_parallel_size * parallelism.virtual_pipeline_model_parallel_size
+    )
+    per_chunk = model.num_layers // chunks
+    key = "training.recompute_num_layers"
+    if training.recompute_granularity == "full" and training.recompute_num_layers > per_chunk > 0:
+        yield key, f"{training.recompute_num_layers} exceeds the {per_chunk} layers of a chunk"
+
+
+def _optimizer(optimizer: OptimizerSpec) -> Iterator[Problem]:
+    key = "optimizer.overlap_param_gather"
+    if optimizer.overlap_param_gather and not optimizer.use_distributed_optimizer:
+        yield key, "needs use_distributed_optimizer: true"
+    if optimizer.overlap_param_gather and not optimizer.overlap_grad_reduce:
+        yield key, "needs overlap_grad_reduce: true"

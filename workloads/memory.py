@@ -1,0 +1,147 @@
+"""Bytes that one rank of a pipeline stage needs at its fullest moment.
+
+Activations follow Korthikanti 2022 (arXiv 2205.05198, equations 1 to 6), written out per saved
+tensor so that grouped queries, gated MLPs and fused attention come out too. Shape letters as in
+`workloads.layers`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from workloads.data_parallel import gradient_bytes_per_parameter
+from workloads.layers import ELEMENT_BYTES, MASK_BYTES, Shapes
+from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
+from workloads.stages import layers_per_chunk, recomputed_layers, stage_chunks
+
+OPTIMIZER_BYTES = 12
+"""Per parameter: fp32 master weight and Adam's two fp32 moments."""
+CONTEXT_BYTES = 0.6e9
+"""CUDA context, kernels and cuBLAS workspaces, outside PyTorch's allocator. A stated guess; 0.4 to
+0.8 GB is seen with CUDA 12."""
+NCCL_BYTES_PER_GROUP = 0.25e9
+"""Channel buffers of one NCCL communicator. A stated guess: 16 to 32 channels of a few 4 MiB
+buffers each."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """Peak of one stage, bytes per rank, by what holds it."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    """Of all microbatches in flight, and the working set of a recomputed layer."""
+    buffers: float
+    """Transient: fp32 logits and their gradient, gathered activations."""
+    framework: float
+    """Outside the allocator: CUDA context, NCCL."""
+
+    @property
+    def total_bytes(self) -> float:
+        return sum(asdict(self).values())
+
+    def terms(self) -> dict[str, float]:
+        """The terms by name, in order."""
+        return asdict(self)
+
+
+def stage_memory(
+    model: ModelSpec,
+    training: TrainingSpec,
+    parallelism: ParallelismSpec,
+    optimizer: OptimizerSpec,
+    data_parallel_size: int,
+    stage: int,
+    in_flight: Mapping[int, int],
+) -> StageMemory:
+    """Peak of a rank of `stage` whose schedule holds `in_flight[chunk]` microbatches at most."""
+    chunks = parallelism.virtual_pipeline_model_parallel_size
+    held = stage_chunks(model, training, parallelism)
+    layers = [layer for chunk in range(chunks) for layer in held[stage, chunk]]
+    parameters = sum(layer.parameters for layer in layers)
+    sharded = data_parallel_size if optimizer.use_distributed_optimizer else 1
+    return StageMemory(
+        weights=float(ELEMENT_BYTES * parameters),
+        gradients=float(gradient_bytes_per_parameter(training) * parameters),
+        optimizer=OPTIMIZER_BYTES * parameters / sharded,
+        activations=_activations(model, training, parallelism, stage, in_flight),
+        buffers=_buffers(model, training, parallelism, stage),
+        framework=CONTEXT_BYTES + NCCL_BYTES_PER_GROUP * _groups(parallelism, data_parallel_size),
+    )
+
+
+def layer_activation_bytes(
+    model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec, recomputed: bool
+) -> float:
+    """What one transformer layer keeps of one microbatch for its backward."""
+    x = Shapes(model, training, parallelism)
+    if recomputed:
+        per_group = 1 if training.recompute_method == "block" else training.recompute_num_layers
+        return x.norm_bytes / per_group
+    mask = x.norm_tokens * x.h * MASK_BYTES if model.hidden_dropout else 0
+    outside = 4 * x.norm_bytes + 2 * mask  # inputs of both norms and of both blocks; two dropouts
+    qkv = x.tokens * x.qkv_width * ELEMENT_BYTES
+    mlp = x.tokens * (x.fc1_width + x.ffn) * ELEMENT_BYTES
+    context = x.tokens * x.core_width * ELEMENT_BYTES
+    return outside + qkv + mlp + context + _core_bytes(x)
+
+
+def _core_bytes(x: Shapes) -> float:
+    """Inside the attention core: s^2 scores unless they are fused away or recomputed."""
+    if x.training.attention_backend == "flash":
+        return 4.0 * x.tokens * x.heads  # the softmax statistics, fp32
+    if x.training.recompute_granularity == "selective":
+        return 0.0
+    s, drop = x.training.seq_length, bool(x.model.attention_dropout)
+    scores = x.training.micro_batch_size * x.heads * s * s
+    return float(scores * (ELEMENT_BYTES + drop * (MASK_BYTES + ELEMENT_BYTES)))
+
+
+def _activations(
+    model: ModelSpec,
+    training: TrainingSpec,
+    parallelism: ParallelismSpec,
+    stage: int,
+    in_flight: Mapping[int, int],
+) -> float:
+    x = Shapes(model, training, parallelism)
+    layers = layers_per_chunk(model, parallelism)
+    again = recomputed_layers(model, training, parallelism)
+    kept = layer_activation_bytes(model, training, parallelism, recomputed=False)
+    checkpoint = layer_activation_bytes(model, training, parallelism, recomputed=True)
+    per_chunk = again * checkpoint + (layers - again) * kept
+    total = sum(in_flight.values()) * per_chunk
+    if again:
+        group = training.recompute_num_layers if training.recompute_method == "uniform" else 1
+        total += min(group, layers) * kept
+    last_stage = parallelism.pipeline_model_parallel_size - 1
+    last_chunk = parallelism.virtual_pipeline_model_parallel_size - 1
+    if stage == 0 and model.hidden_dropout:
+        total += in_flight.get(0, 0) * x.norm_tokens * x.h * MASK_BYTES
+    if stage == last_stage:
+        total += in_flight.get(last_chunk, 0) * 2 * x.norm_bytes  # final norm's and logits' input
+    return total
+
+
+def _buffers(
+    model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec, stage: int
+) -> float:
+    x = Shapes(model, training, parallelism)
+    gathered = x.stream_bytes if parallelism.sequence_parallel else 0.0
+    sends = 2 * x.stream_bytes / x.t if parallelism.pipeline_model_parallel_size > 1 else 0.0
+    if stage != parallelism.pipeline_model_parallel_size - 1:
+        return gathered + sends
+    logits = x.tokens * model.padded_vocab_size(x.t) // x.t
+    per_logit = ELEMENT_BYTES + 4 + 4  # as computed, in fp32, and the fp32 softmax
+    return gathered + sends + float(per_logit * logits)
+
+
+def _groups(parallelism: ParallelismSpec, data_parallel_size: int) -> int:
+    """Communicators that a rank takes part in, the one of all ranks included."""
+    sizes = (
+        parallelism.tensor_model_parallel_size,
+        parallelism.pipeline_model_parallel_size,
+        data_parallel_size,
+    )
+    return 1 + sum(size > 1 for size in sizes)

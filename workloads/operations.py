@@ -1,0 +1,160 @@
+"""The operations a rank executes: shapes, bytes and counts, no seconds.
+
+Compute operations (`Gemm`, `Attention`, `MemoryBound`) run on one GPU; a `Collective` runs among
+the ranks of one axis of the layout; `Overlapped` is compute pipelined with one collective.
+A layer is a `LayerWork`: what its forward, its recomputation and its backward execute, in order.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Axis = Literal["tp", "pp", "dp", "embedding", "world"]
+CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """C[m, n] = A[m, k] @ B[k, n], `batch` times (batch > 1: one strided-batched kernel).
+
+    `kind` says which of a linear layer's three products it is, which sets the operands' layout:
+    `fwd` (TN), `dgrad` (NN), `wgrad` (NT). m, n, k are those of the product itself.
+    """
+
+    name: str
+    m: int
+    n: int
+    k: int
+    kind: Literal["fwd", "dgrad", "wgrad"]
+    dtype: str = "bf16"
+    batch: int = 1
+    accumulate_fp32: bool = False
+    """wgrad added into fp32 main gradients in place."""
+    parameters: int = 0
+    """Weights read (fwd) or whose gradient is complete when it ends (wgrad)."""
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Fused (flash) attention core, softmax(Q K^T) V, over local heads."""
+
+    name: str
+    direction: Literal["fwd", "bwd"]
+    batch: int
+    heads: int
+    kv_heads: int
+    seq_q: int
+    seq_kv: int
+    head_dim: int
+    causal: bool = True
+    dtype: str = "bf16"
+
+    @property
+    def flops(self) -> float:
+        """Executed FLOPs: causal does half the square; backward is 2.5 times forward (five
+        products instead of two; Dao 2022, arXiv 2205.14135)."""
+        forward = 4.0 * self.batch * self.heads * self.seq_q * self.seq_kv * self.head_dim
+        return forward * (0.5 if self.causal else 1.0) * (2.5 if self.direction == "bwd" else 1.0)
+
+    @property
+    def parameters(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBound:
+    """A kernel that reads and writes `num_bytes` and computes next to nothing.
+
+    `kernel` names its class for the kernel model, see `MEMORY_BOUND_KERNELS`.
+    """
+
+    name: str
+    kernel: str
+    num_bytes: float
+    """Ideal traffic: each input read once, each output written once."""
+    parameters: int = 0
+
+    @property
+    def flops(self) -> float:
+        return 0.0
+
+
+MEMORY_BOUND_KERNELS = (
+    "layernorm_fwd", "layernorm_bwd", "rmsnorm_fwd", "rmsnorm_bwd",
+    "activation_fwd", "activation_bwd",  # bias + GeLU, SwiGLU, squared ReLU: one fused kernel
+    "bias_dropout_add",  # fused bias, dropout, residual add; also its backward
+    "elementwise",  # plain copies, adds, casts, scalings
+    "bias_grad",  # column sums for bias gradients
+    "rotary", "softmax_fwd", "softmax_bwd", "dropout",  # dropout: a kernel of its own
+    "embedding_fwd", "embedding_bwd", "cross_entropy",
+    "adam", "grad_norm", "fill",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A collective among the ranks of `axis`; `num_bytes` is the whole buffer as nccl-tests
+    counts it (all_gather: what each rank ends up with; reduce_scatter: what each starts with)."""
+
+    name: str
+    kind: CollectiveKind
+    axis: Axis
+    num_bytes: float
+
+    @property
+    def flops(self) -> float:
+        return 0.0
+
+    @property
+    def parameters(self) -> int:
+        return 0
+
+
+Compute: TypeAlias = Gemm | Attention | MemoryBound
+
+
+@dataclass(frozen=True, slots=True)
+class Overlapped:
+    """`compute` run beside `collective`.
+
+    `pipelined`: in chunks, each chunk of compute needs or feeds one chunk of the collective
+    (userbuffers): an all-gather goes ahead of the compute, a reduce-scatter comes behind it.
+    `concurrent`: independent of each other, joined at the end (asynchronous all-gather beside
+    dgrad, reduce-scatter or all-reduce beside wgrad).
+    """
+
+    name: str
+    compute: tuple[Compute, ...]
+    collective: Collective
+    style: Literal["pipelined", "concurrent"]
+
+    @property
+    def flops(self) -> float:
+        return sum(op.flops for op in self.compute)
+
+    @property
+    def parameters(self) -> int:
+        return sum(op.parameters for op in self.compute)
+
+
+Operation: TypeAlias = Compute | Collective | Overlapped
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWork:
+    """One layer (or embedding, or head) on one rank, for one microbatch.
+
+    `parameters` counts the weights this rank holds of it; the `parameters` of the operations of
+    `backward` sum to it (so that gradient buckets close where the last of theirs is produced), and
+    so do those of `forward` (so that parameter gathers are awaited where first read).
+    """
+
+    name: str
+    forward: tuple[Operation, ...]
+    backward: tuple[Operation, ...]
+    recompute: tuple[Operation, ...] = field(default=())
+    """Forward operations executed again just before `backward`."""
+    parameters: int = 0

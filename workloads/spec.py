@@ -1,0 +1,155 @@
+"""What is trained and how it is split: model, training, parallel layout, optimizer.
+
+Keys that exist as Megatron-LM arguments carry Megatron's name. Frozen and checked; what must hold
+between keys is checked by `check_layout`.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing_extensions import Self
+
+Count = Annotated[int, Field(gt=0)]
+
+
+class Spec(BaseModel):
+    """Base of all specs of this folder: frozen, no unknown keys."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+
+class ModelSpec(Spec):
+    """A dense GPT- or Llama-like decoder."""
+
+    name: str = "custom"
+    num_layers: Count
+    hidden_size: Count
+    num_attention_heads: Count
+    ffn_hidden_size: Count | None = None
+    """Width of the MLP; 4 * hidden_size when left out."""
+    num_query_groups: Count | None = None
+    """Key/value heads (GQA); num_attention_heads when left out."""
+    kv_channels: Count | None = None
+    """Width of one head; hidden_size / num_attention_heads when left out."""
+    vocab_size: Count
+    make_vocab_size_divisible_by: Count = 128
+    """The vocabulary is padded to a multiple of this times the tensor-parallel size."""
+    max_position_embeddings: Count | None = None
+    """Rows of a learned position table; the sequence length when left out."""
+    position_embedding_type: Literal["learned_absolute", "rope", "none"] = "learned_absolute"
+    normalization: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
+    gated_linear_unit: bool = False
+    activation_function: Literal["gelu", "silu", "squared_relu"] = "gelu"
+    add_bias_linear: bool = True
+    untie_embeddings_and_output_weights: bool = False
+    hidden_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    source: str = ""
+
+    @model_validator(mode="after")
+    def _fill(self) -> Self:
+        fill: dict[str, int] = {}
+        if self.ffn_hidden_size is None:
+            fill["ffn_hidden_size"] = 4 * self.hidden_size
+        if self.num_query_groups is None:
+            fill["num_query_groups"] = self.num_attention_heads
+        if self.kv_channels is None:
+            fill["kv_channels"] = max(1, self.hidden_size // self.num_attention_heads)
+        for key, value in fill.items():
+            object.__setattr__(self, key, value)
+        return self
+
+    @property
+    def ffn_size(self) -> int:
+        assert self.ffn_hidden_size is not None
+        return self.ffn_hidden_size
+
+    @property
+    def query_groups(self) -> int:
+        assert self.num_query_groups is not None
+        return self.num_query_groups
+
+    @property
+    def head_dim(self) -> int:
+        assert self.kv_channels is not None
+        return self.kv_channels
+
+    def padded_vocab_size(self, tensor_model_parallel_size: int) -> int:
+        """Vocabulary rounded up so that every tensor rank holds an equal, aligned part."""
+        multiple = self.make_vocab_size_divisible_by * tensor_model_parallel_size
+        return -(-self.vocab_size // multiple) * multiple
+
+
+class TrainingSpec(Spec):
+    """One step: what goes in, in which precision, what is recomputed."""
+
+    seq_length: Count
+    micro_batch_size: Count
+    global_batch_size: Count
+    precision: Literal["bf16", "fp16"] = "bf16"
+    recompute_granularity: Literal["none", "selective", "full"] = "none"
+    recompute_method: Literal["uniform", "block"] = "uniform"
+    """Of full recomputation: `uniform` checkpoints groups of recompute_num_layers layers,
+    `block` recomputes the first recompute_num_layers layers of each chunk."""
+    recompute_num_layers: Count = 1
+    attention_backend: Literal["flash", "unfused"] = "flash"
+    """`flash`: one fused kernel. `unfused`: bmm, masked softmax, dropout, bmm (before 2023)."""
+    flops_convention: Literal["full", "causal"] = "full"
+    """How model FLOPs count causal attention: the whole square, or half of it."""
+    accumulate_allreduce_grads_in_fp32: bool = True
+    """Main gradients (and what is reduced) in 4 bytes instead of 2."""
+    cross_entropy_loss_fusion: bool = False
+
+
+class ParallelismSpec(Spec):
+    """How ranks are laid out: tensor, pipeline and, for what is left, data parallel."""
+
+    tensor_model_parallel_size: Count = 1
+    pipeline_model_parallel_size: Count = 1
+    virtual_pipeline_model_parallel_size: Count = 1
+    """Model chunks per stage."""
+    context_parallel_size: Annotated[int, Field(ge=1, le=1)] = 1
+    expert_model_parallel_size: Annotated[int, Field(ge=1, le=1)] = 1
+    sequence_parallel: bool = False
+    pipeline_schedule: Literal["gpipe", "1f1b", "interleaved_1f1b"] | None = None
+    """interleaved_1f1b when there is more than one chunk per stage, else 1f1b, when left out."""
+    overlap_p2p_communication: bool | None = None
+    """Send and receive beside compute; on for interleaved_1f1b only, when left out."""
+    tp_comm_overlap: bool = False
+    """Pipeline GEMMs with their all-gather or reduce-scatter (userbuffers); needs
+    sequence_parallel."""
+
+    @model_validator(mode="after")
+    def _fill(self) -> Self:
+        if self.pipeline_schedule is None:
+            many = self.virtual_pipeline_model_parallel_size > 1
+            object.__setattr__(self, "pipeline_schedule", "interleaved_1f1b" if many else "1f1b")
+        if self.overlap_p2p_communication is None:
+            interleaved = self.pipeline_schedule == "interleaved_1f1b"
+            object.__setattr__(self, "overlap_p2p_communication", interleaved)
+        return self
+
+    @property
+    def num_model_parallel(self) -> int:
+        return self.tensor_model_parallel_size * self.pipeline_model_parallel_size
+
+
+class OptimizerSpec(Spec):
+    """Adam, its sharding and what hides behind compute."""
+
+    use_distributed_optimizer: bool = False
+    """ZeRO-1: optimizer state sharded over data-parallel ranks."""
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    """Needs use_distributed_optimizer."""
+    ddp_bucket_size: Count | None = None
+    """Parameters per gradient bucket; max(40e6, 1e6 * data-parallel size) when left out, as
+    Megatron-LM does."""
+    clip_grad: Annotated[float, Field(ge=0)] = 1.0
+    """0 leaves out the gradient norm."""
