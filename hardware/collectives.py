@@ -63,8 +63,9 @@ def collective_cost(
 ) -> CollectiveCost:
     """Price a collective of `num_bytes` among the ranks of `shape`.
 
-    The fastest of the algorithms and protocols that NCCL offers is taken, as its tuner does; a
-    group of one, or no bytes, costs nothing. Raises `ValueError` on a shape that cannot be.
+    The fastest of the algorithms and protocols that NCCL offers is taken, as its tuner does; but a
+    group on several nodes is never faster than its members of one node would be alone. A group of
+    one, or no bytes, costs nothing. Raises `ValueError` on a shape that cannot be.
     """
     _check(num_bytes, shape)
     wire_bytes = num_bytes * bus_factor(kind, shape.num_ranks)
@@ -73,9 +74,12 @@ def collective_cost(
     group = nccl.Group(
         shape.num_ranks, shape.num_nodes, shape.nics_per_node_used, node, nic_rate_bytes_per_s
     )
-    best = min(nccl.ways(kind, group), key=lambda way: way.time_s(wire_bytes))
+    best, time_s = _fastest(kind, num_bytes, group)
+    local = group._replace(num_ranks=shape.num_ranks // shape.num_nodes, num_nodes=1)
+    if shape.num_nodes > 1 and local.num_ranks > 1:
+        time_s = max(time_s, _fastest(kind, num_bytes, local)[1])
     return CollectiveCost(
-        best.time_s(wire_bytes) - wire_bytes / best.rate_bytes_per_s,
+        time_s - wire_bytes / best.rate_bytes_per_s,
         wire_bytes,
         best.rate_bytes_per_s,
         best.algorithm,
@@ -84,6 +88,12 @@ def collective_cost(
         best.nvlink_weight,
         best.nic_weight,
     )
+
+
+def _fastest(kind: nccl.Kind, num_bytes: float, group: nccl.Group) -> tuple[nccl.Way, float]:
+    wire_bytes = num_bytes * bus_factor(kind, group.num_ranks)
+    timed = ((way, way.time_s(wire_bytes)) for way in nccl.ways(kind, group))
+    return min(timed, key=lambda pair: pair[1])
 
 
 def point_to_point(
@@ -104,7 +114,7 @@ def point_to_point(
         return CollectiveCost(0.0, 0.0, rate, "none", "none", 0)
     way = nccl.send_way(same_node, node, nic_rate_bytes_per_s)
     return CollectiveCost(
-        way.start_s + way.latency_s + path_latency_s,
+        way.start_s + path_latency_s,
         num_bytes,
         way.rate_bytes_per_s,
         way.algorithm,

@@ -123,9 +123,7 @@ class KernelModel:
         """
         key = (kernel, num_bytes)
         if key not in self._known:
-            seconds, near = memory_bound_s(
-                kernel, num_bytes, self.gpu.architecture, self.gpu.memory_bandwidth_bytes_per_s
-            )
+            seconds, near = memory_bound_s(kernel, num_bytes, self.gpu)
             self._known[key] = KernelTime(seconds, self._source(near))
         return self._known[key]
 

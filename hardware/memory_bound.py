@@ -2,11 +2,17 @@
 
 Each class has a measured curve of time against bytes on the H200, or runs a fixed factor slower
 than the plain elementwise curve. On another GPU the part above the launch floor scales with the
-memory bandwidth.
+memory bandwidth and, as far as the SMs bind it, with those.
 """
+
+import math
 
 from hardware.kernel_tables import TimeCurve, load_memory_bound_curves
 from hardware.roofline import H200
+from hardware.spec import GpuSpec
+
+H200_SM_HZ = 132 * 1.98e9
+"""SMs times boost clock of the chip that was measured."""
 
 FLOOR_S = 2e-6
 """Least time between two dependent small kernels on a stream (H200: 1.84 us back to back)."""
@@ -47,10 +53,12 @@ NAMES = (
 )  # fmt: skip
 
 
-def memory_bound_s(
-    kernel: str, num_bytes: float, architecture: str, bandwidth_bytes_per_s: float
-) -> tuple[float, bool]:
+def memory_bound_s(kernel: str, num_bytes: float, gpu: GpuSpec) -> tuple[float, bool]:
     """Seconds, and whether the H200 was measured at that size.
+
+    A kernel that is slower than an elementwise one of the same bytes is also bound by its SMs; the
+    two bounds add up as squares, and each scales with its own part of the chip. So a norm, at
+    half of the H200's bandwidth, gains little from more of it.
 
     Raises `ValueError` for an unknown class, naming those known, and for negative bytes.
     """
@@ -59,13 +67,22 @@ def memory_bound_s(
     if not num_bytes >= 0:
         raise ValueError(f"num_bytes must not be negative, found {num_bytes}")
     curves = load_memory_bound_curves()
-    fused = architecture != "hopper" and kernel.startswith("softmax_")
+    plain = curves["elementwise"]
+    fused = gpu.architecture != "hopper" and kernel.startswith("softmax_")
     factor = FUSED_SOFTMAX_OVER_ELEMENTWISE if fused else OVER_ELEMENTWISE.get(kernel, 1.0)
-    curve = curves["elementwise" if fused else kernel if kernel in curves else "elementwise"]
-    above_floor_s = max(0.0, _seconds(curve, curves["elementwise"], num_bytes) * factor - FLOOR_S)
-    slower = H200.bandwidth_bytes_per_s / bandwidth_bytes_per_s
-    slower *= STREAM_FRACTION["hopper"] / STREAM_FRACTION[architecture]
-    return FLOOR_S + above_floor_s * slower, curve.covers(num_bytes)
+    curve = plain if fused else curves.get(kernel, plain)
+    here_s = max(0.0, _seconds(curve, plain, num_bytes) * factor - FLOOR_S)
+    streaming_s = min(here_s, max(0.0, plain.seconds(num_bytes) - FLOOR_S))
+    computing_s = math.sqrt(here_s**2 - streaming_s**2)
+    streaming_s *= _stream_bytes_per_s("hopper", H200.bandwidth_bytes_per_s) / _stream_bytes_per_s(
+        gpu.architecture, gpu.memory_bandwidth_bytes_per_s
+    )
+    computing_s *= H200_SM_HZ / (gpu.num_sms * gpu.boost_clock_hz)
+    return FLOOR_S + math.hypot(streaming_s, computing_s), curve.covers(num_bytes)
+
+
+def _stream_bytes_per_s(architecture: str, nominal_bytes_per_s: float) -> float:
+    return STREAM_FRACTION[architecture] * nominal_bytes_per_s
 
 
 def _seconds(curve: TimeCurve, elementwise: TimeCurve, num_bytes: float) -> float:

@@ -1,86 +1,32 @@
 """The ways in which NCCL can run a collective, and how long each takes when alone.
 
-Hop latencies, shares of the bandwidth and caps are those of NCCL's own tuner (src/graph/tuning.cc
-and topo.h, commit 5067397c, June 2026). What a tuner need not know, how a real transfer gathers
-speed, is added from published nccl-tests curves: a ramp, the launch, and the share of a link that
-long messages reach. Rates are of wire (bus) bytes.
+Hop latencies, protocols' shares of the bandwidth and caps are those of NCCL's own tuner
+(`src/graph/tuning.cc`, `topo.h`, commit 5067397c, June 2026). A tuner compares; it need not know
+how a real transfer gathers speed. That is added here from published nccl-tests curves: a launch,
+a ramp, and the share of a link that long messages reach.
+
+Fitted to eight curves (NVIDIA dgxc-benchmarking, H100 x 8 all-reduce; MooreThreads SimuMax, H100 x
+8 all-gather and all-to-all; Azure AI-benchmarking-guide, A100 x 8; nccl-tests issue 309, H100 x 16
+by two users and x 32; stas00/ml-engineering, B200 x 8): mean absolute error 7 % from 1 MiB up.
+Scored on 28 others, A100 to B200, 4 to 256 GPUs: 7 % from 1 MiB up, 12 % over all sizes; below
+1 MiB launches dominate, which differ between hosts (13 to 45 us for the same eight H100). Curves of
+64 and 1,024 GPUs chose the form of the tree's ramp and of the ring's overlap; their error is 11 to
+23 %. Not described: networks other than InfiniBand and RoCE (AWS EFA, Slingshot: 25 to 50 % too
+fast), all-reduce over several NVL72 racks (20 to 60 % too fast).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from math import floor, log2, sqrt
+from dataclasses import dataclass
+from math import ceil, floor, log2, sqrt
 from typing import Literal, NamedTuple, TypeAlias
 
 from hardware.spec import NodeSpec
 
 Kind: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"]
-Algorithm: TypeAlias = Literal["ring", "tree"]
+Shape: TypeAlias = Literal["ring", "tree"]
 Protocol: TypeAlias = Literal["ll", "ll128", "simple"]
 
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One algorithm with one protocol.
-
-    Time of x bytes: start + (latency^p + (x / rate)^p)^(1/p) + ramp sqrt((start + latency) x/rate);
-    p = `overlap` is 1 where steps wait for each other and larger where they overlap.
-    """
-
-    algorithm: str
-    protocol: str
-    latency_s: float
-    rate_bytes_per_s: float
-    num_channels: int
-    ramp: float = 0.0
-    overlap: float = 1.0
-    start_s: float = field(default=0.0)
-    nvlink_weight: float = 1.0
-    nic_weight: float = 1.0
-
-    def time_s(self, wire_bytes: float) -> float:
-        moving_s = wire_bytes / self.rate_bytes_per_s
-        ramp_s = self.ramp * sqrt((self.start_s + self.latency_s) * moving_s)
-        if self.overlap == 1.0:
-            return self.start_s + self.latency_s + moving_s + ramp_s
-        joined = self.latency_s**self.overlap + moving_s**self.overlap
-        return float(self.start_s + joined ** (1.0 / self.overlap) + ramp_s)
-
-
-class Group(NamedTuple):
-    """Members of a collective, evenly on nodes, and the rates of their links."""
-
-    num_ranks: int
-    num_nodes: int
-    nics: int
-    """Used, per node."""
-    node: NodeSpec
-    nic_rate_bytes_per_s: float
-
-    @property
-    def per_node(self) -> float:
-        return self.num_ranks / self.num_nodes
-
-    @property
-    def once(self) -> float:
-        """(n - 1) / n."""
-        return (self.num_ranks - 1) / self.num_ranks
-
-    @property
-    def fabric_rate(self) -> float:
-        """Of all NICs that one node's members use."""
-        return self.nics * self.nic_rate_bytes_per_s
-
-    @property
-    def ring_rate(self) -> float:
-        """Bus bytes/s that rings through all members can carry."""
-        inside = self.node.nvlink.usable_bytes_per_s * self._share()
-        if self.num_nodes == 1:
-            return inside
-        return min(inside, self.fabric_rate) if self.per_node > 1 else self.fabric_rate
-
-    def _share(self) -> float:
-        shares = RING_SHARE[self.node.gpu.architecture]
-        return shares[0] if self.node.gpus_per_node <= 8 else shares[1]
+PROTOCOLS: tuple[Protocol, ...] = ("ll", "ll128", "simple")
 
 
 class _Hop(NamedTuple):
@@ -91,39 +37,164 @@ class _Hop(NamedTuple):
     simple: float
 
 
-# tuning.cc: baseLatencies and hwLatencies.
 BASE_US = {"tree": _Hop(6.8, 14.0, 8.4), "ring": _Hop(6.6, 14.0, 8.4)}
+"""tuning.cc baseLatencies."""
+
 NVLINK_US = {"tree": _Hop(0.6, 1.25, 4.0), "ring": _Hop(0.6, 1.9, 3.4)}
 NETWORK_US = {"tree": _Hop(5.0, 8.5, 14.0), "ring": _Hop(2.7, 4.0, 14.0)}
 NVLS_US = 25.0
 NVLS_TREE_NETWORK_US = 20.9
-RING_ALL_REDUCE_NETWORK_FACTOR = 1.4
-"""Of the latency of a Simple ring all-reduce between nodes, from Ampere on."""
+"""tuning.cc hwLatencies."""
 
-LL_CAP_GB_PER_S = {
-    "ampere": (87.7, 22.5, 19.0),
-    "ada": (87.7, 22.5, 19.0),
-    "hopper": (141.0, 45.0, 35.0),
-    "blackwell": (282.0, 90.0, 70.0),
+SLOW_RING = 1.4
+"""tuning.cc: latency of a Simple ring all-reduce between nodes, times this, from Ampere on."""
+
+LL_CAP_BYTES_PER_S = {
+    "ampere": (87.7e9, 22.5e9, 19.0e9),
+    "ada": (87.7e9, 22.5e9, 19.0e9),
+    "hopper": (141.0e9, 45.0e9, 35.0e9),
+    "blackwell": (282.0e9, 90.0e9, 70.0e9),
 }
-"""tuning.cc llMaxBw on 1, 2, 4 and more nodes."""
+"""tuning.cc llMaxBws on 1, 2 to 3, and more nodes (Intel hosts)."""
+
+LL_SHARE, LL128_SHARE, TREE_SHARE = 0.5, 0.92, 0.92
+"""tuning.cc: of the bus bandwidth; LL sends a flag beside each 4 bytes, LL128 one in 128 bytes."""
 
 LAUNCH_S = {"ampere": 20e-6, "ada": 20e-6, "hopper": 8e-6, "blackwell": 8e-6}
-RING_SHARE = {
-    "ampere": (0.975, 0.975),
-    "ada": (0.975, 0.975),
-    "hopper": (0.965, 0.965),
-    "blackwell": (0.94, 0.94),
-}
-GATHER_SHARE = {"blackwell": (0.84, 0.66)}
-NVLS_SHARE = {"hopper": 0.74, "blackwell": 0.705}
-NVLS_RAMP = {"hopper": 0.7, "blackwell": 1.4}
-NVLS_TREE_RAMP = 1.0
-TREE_RAMP = 0.6
+"""On top of the tuner's base latency. Judged from the floors of the published curves: A100 x 8 34
+to 45 us, H100 and H200 x 8 13 to 45 us."""
+
+RING_SHARE = {"ampere": 0.975, "ada": 0.975, "hopper": 0.965, "blackwell": 0.94}
+"""Of the usable NVLink rate, long messages: A100 235 of 240, H200 361 to 367 of 371, B200 682 of
+722 GB/s (stas00/ml-engineering, network). Ada has no curve and is taken as Ampere."""
+
+RACK_GATHER_SHARE = 0.66
+"""All-gather and reduce-scatter in an NVLink domain of more than 8 GPUs: GB200 NVL72, 454 and 482
+of 722 GB/s at 8 and 32 GPUs (Google Cloud A4X document)."""
+
 RING_RAMP = {"ampere": 0.7, "ada": 0.7, "hopper": 0.1, "blackwell": 0.5}
-NVLS_TREE_FABRIC_SHARE = 0.92
+"""Fitted; Blackwell's is a guess, no ring curve of it was read."""
+
 RING_OVERLAP = 1.5
+"""How steps of a Simple ring between nodes hide behind its transfer; from one H100 log of 1,024
+GPUs (nccl-tests), whose step is 9.4 us up to 2 MiB a GPU and transfer-bound from 4 MiB."""
+
+TREE_RAMP, NVLS_TREE_RAMP = 0.6, 1.0
+"""Fitted; a tree's grows with its depth between nodes."""
+
+NVLS_SHARE = {"ampere": 0.0, "ada": 0.0, "hopper": 0.74, "blackwell": 0.705}
+NVLS_RAMP = {"ampere": 0.0, "ada": 0.0, "hopper": 0.7, "blackwell": 1.4}
+"""Of the usable NVLink rate, bytes of the buffer (not bus bytes); fitted. Measured: 270 of 371 on
+H200, 479 of 722 on B200."""
+
+NVLS_MIN_RANKS = 5
+"""Per node: a 4-GPU group stays on the ring (H200, NCCL 2.27, stas00/ml-engineering network)."""
+
+NVLS_TREE_SHARE = 0.92
+"""Of all NICs' rate; fitted to 16 to 64 H100. Over two nodes the bus rate may be twice that
+(tuning.cc: each half of the tree crosses once)."""
+
 ALL_TO_ALL_S = 55e-6
+ALL_TO_ALL_SHARE = 0.96
+ALL_TO_ALL_NETWORK_SHARE = (0.94, 0.78)
+"""Grouped sends: fitted to H100 x 8 in one node. Between nodes, of the NICs' achieved rate on 2 to
+3, and on more nodes: B300 90 of 100, MI355X 45.5 and 38 of 50 GB/s (AWS and OCI documents)."""
+
+CHANNELS = {"ampere": 24, "ada": 24, "hopper": 16, "blackwell": 24}
+"""Most channels, one SM each: 16 of NVLS on Hopper and 24 on Blackwell (nvls.cc); rings of 24 on
+A100 are from memory."""
+
+NETWORK_CHANNEL_BYTES_PER_S = 14e9
+"""One channel for each of these of a NIC's rate, and at least 2 (NCCL's rule for send and receive;
+taken for rings over few NICs too)."""
+
+SEND_S, SEND_NETWORK_S = 8e-6, 14e-6
+"""Launch of a send inside a node; NCCL's Simple hop over the network (tuning.cc). The path's own
+latency comes on top: 10 to 20 us in all, as pipeline transfers see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One algorithm with one protocol; see `time_s`."""
+
+    algorithm: str
+    protocol: str
+    start_s: float
+    """Launch and base latency."""
+    steps_s: float
+    """Hops, one after the other."""
+    rate_bytes_per_s: float
+    """Of wire (bus) bytes."""
+    num_channels: int
+    ramp: float = 0.0
+    overlap: float = 1.0
+    nvlink_weight: float = 1.0
+    nic_weight: float = 1.0
+
+    def time_s(self, wire_bytes: float) -> float:
+        """Seconds alone: start + |(steps, x / rate)|_overlap + ramp sqrt((start + steps) x / rate).
+
+        Steps and transfer add up when `overlap` is 1; a larger norm lets the longer hide the other.
+        """
+        moving_s = wire_bytes / self.rate_bytes_per_s
+        ramp_s = self.ramp * sqrt((self.start_s + self.steps_s) * moving_s)
+        if self.overlap == 1.0:
+            return self.start_s + self.steps_s + moving_s + ramp_s
+        joined: float = self.steps_s**self.overlap + moving_s**self.overlap
+        both_s: float = joined ** (1.0 / self.overlap)
+        return self.start_s + both_s + ramp_s
+
+
+class Group(NamedTuple):
+    """Members of a collective, evenly on nodes, and the rates of their links."""
+
+    num_ranks: int
+    num_nodes: int
+    nics_per_node: int
+    """That the members use."""
+    node: NodeSpec
+    nic_rate_bytes_per_s: float
+
+    @property
+    def architecture(self) -> str:
+        return self.node.gpu.architecture
+
+    @property
+    def ranks_per_node(self) -> float:
+        return self.num_ranks / self.num_nodes
+
+    @property
+    def once(self) -> float:
+        """(n - 1) / n."""
+        return (self.num_ranks - 1) / self.num_ranks
+
+    @property
+    def fabric_bytes_per_s(self) -> float:
+        """Out of one node, over all NICs that its members use."""
+        return self.nics_per_node * self.nic_rate_bytes_per_s
+
+    @property
+    def launch_s(self) -> float:
+        return LAUNCH_S[self.architecture]
+
+    @property
+    def num_channels(self) -> int:
+        most = CHANNELS[self.architecture]
+        if self.num_nodes == 1:
+            return most
+        return min(most, self.nics_per_node * _network_channels(self.nic_rate_bytes_per_s))
+
+    def ring_bytes_per_s(self, kind: Kind) -> float:
+        """Bus bytes that rings through all members can carry."""
+        share = RING_SHARE[self.architecture]
+        if self.node.gpus_per_node > 8 and kind in ("all_gather", "reduce_scatter"):
+            share = RACK_GATHER_SHARE
+        inside = share * self.node.nvlink.usable_bytes_per_s
+        if self.num_nodes == 1:
+            return inside
+        if self.num_ranks == self.num_nodes:
+            return self.fabric_bytes_per_s
+        return min(inside, self.fabric_bytes_per_s)
 
 
 def ways(kind: Kind, group: Group) -> Iterator[Way]:
@@ -131,107 +202,131 @@ def ways(kind: Kind, group: Group) -> Iterator[Way]:
     if kind == "all_to_all":
         yield _all_to_all(group)
         return
-    for protocol in ("ll", "ll128", "simple"):
+    for protocol in PROTOCOLS:
         yield _ring(kind, protocol, group)
     if kind != "all_reduce" or group.num_ranks < 3:
         return
-    for protocol in ("ll", "ll128", "simple"):
+    for protocol in PROTOCOLS:
         yield _tree(protocol, group)
-    if group.node.nvlink.in_switch_reduction and group.per_node >= 5:
-        yield _nvls(group)
+    if group.node.nvlink.in_switch_reduction and group.ranks_per_node >= NVLS_MIN_RANKS:
+        yield _nvls(group) if group.num_nodes == 1 else _nvls_tree(group)
 
 
-def _launch_s(group: Group) -> float:
-    return LAUNCH_S[group.node.gpu.architecture]
+def send_way(same_node: bool, node: NodeSpec, nic_rate_bytes_per_s: float) -> Way:
+    """One send and its receive between two GPUs."""
+    if same_node:
+        channels = CHANNELS[node.gpu.architecture]
+        return Way("p2p", "simple", SEND_S, 0.0, node.nvlink.usable_bytes_per_s, channels)
+    channels = _network_channels(nic_rate_bytes_per_s)
+    return Way("p2p", "simple", SEND_NETWORK_S, 0.0, nic_rate_bytes_per_s, channels)
 
 
-def _us(table: dict[str, _Hop], algorithm: Algorithm, protocol: Protocol) -> float:
-    return float(getattr(table[algorithm], protocol))
+def _network_channels(nic_rate_bytes_per_s: float) -> int:
+    return max(2, ceil(nic_rate_bytes_per_s / NETWORK_CHANNEL_BYTES_PER_S))
 
 
-def _protocol_rate(protocol: Protocol, rate: float, group: Group) -> float:
-    """LL carries 4 of 8 bytes and is capped by latency, LL128 carries 120 of 128."""
+def _us(table: dict[str, _Hop], shape: Shape, protocol: Protocol) -> float:
+    hop = table[shape]
+    return {"ll": hop.ll, "ll128": hop.ll128, "simple": hop.simple}[protocol]
+
+
+def _protocol_bytes_per_s(protocol: Protocol, rate: float, group: Group) -> float:
     if protocol == "ll":
-        cap = LL_CAP_GB_PER_S[group.node.gpu.architecture][min(2, group.num_nodes // 2)]
-        return min(0.5 * rate, cap * 1e9)
-    return 0.92 * rate if protocol == "ll128" else rate
+        cap = LL_CAP_BYTES_PER_S[group.architecture][min(2, group.num_nodes // 2)]
+        return min(LL_SHARE * rate, cap)
+    return LL128_SHARE * rate if protocol == "ll128" else rate
 
 
 def _ring(kind: Kind, protocol: Protocol, group: Group) -> Way:
+    """n - 1 hops, twice for all-reduce; over single GPUs the network hop is the tree's (tuner)."""
     rounds = 2 if kind == "all_reduce" else 1
     between = rounds * (group.num_nodes - 1)
     inside = rounds * (group.num_ranks - 1) - between
-    hop_in = _us(NVLINK_US, "ring", protocol)
-    hop_out = _us(NETWORK_US, "tree" if group.per_node == 1 else "ring", protocol)
-    latency = (inside * hop_in + between * hop_out) * 1e-6
-    factor = RING_ALL_REDUCE_NETWORK_FACTOR if rounds == 2 and protocol == "simple" else 1.0
-    single = group.num_nodes == 1
+    shape: Shape = "tree" if group.num_ranks == group.num_nodes else "ring"
+    hops_us = inside * _us(NVLINK_US, "ring", protocol) + between * _us(NETWORK_US, shape, protocol)
+    pipelined = protocol == "simple" and group.num_nodes > 1
+    ramps = protocol != "ll" and not pipelined
     return Way(
-        "ring", protocol, latency * (1.0 if single else factor),
-        _protocol_rate(protocol, group.ring_rate, group), 16,
-        RING_RAMP[group.node.gpu.architecture] if single and protocol != "ll" else 0.0,
-        1.0 if single or protocol != "simple" else RING_OVERLAP,
-        _launch_s(group) + _us(BASE_US, "ring", protocol) * 1e-6,
-    )  # fmt: skip
+        algorithm="ring",
+        protocol=protocol,
+        start_s=group.launch_s + _us(BASE_US, "ring", protocol) * 1e-6,
+        steps_s=hops_us * 1e-6 * (SLOW_RING if pipelined and rounds == 2 else 1.0),
+        rate_bytes_per_s=_protocol_bytes_per_s(protocol, group.ring_bytes_per_s(kind), group),
+        num_channels=group.num_channels,
+        ramp=RING_RAMP[group.architecture] if ramps else 0.0,
+        overlap=RING_OVERLAP if pipelined else 1.0,
+    )
 
 
 def _tree(protocol: Protocol, group: Group) -> Way:
-    hops = (group.per_node - 1) * _us(NVLINK_US, "tree", protocol)
-    hops += floor(log2(group.num_nodes)) * _us(NETWORK_US, "tree", protocol)
-    rate = 0.92 * group.ring_rate * group.once
+    """Up and down a chain inside each node and a binary tree between nodes."""
+    depth = log2(group.num_nodes)
+    hops_us = (group.ranks_per_node - 1) * _us(NVLINK_US, "tree", protocol)
+    hops_us += floor(depth) * _us(NETWORK_US, "tree", protocol)
+    rate = TREE_SHARE * group.ring_bytes_per_s("all_reduce") * group.once
     return Way(
-        "tree", protocol, 2 * hops * 1e-6, _protocol_rate(protocol, rate, group), 16,
-        TREE_RAMP * max(1.0, log2(group.num_nodes)),
-        start_s=_launch_s(group) + _us(BASE_US, "tree", protocol) * 1e-6,
-    )  # fmt: skip
+        algorithm="tree",
+        protocol=protocol,
+        start_s=group.launch_s + _us(BASE_US, "tree", protocol) * 1e-6,
+        steps_s=2 * hops_us * 1e-6,
+        rate_bytes_per_s=_protocol_bytes_per_s(protocol, rate, group),
+        num_channels=group.num_channels,
+        ramp=TREE_RAMP * max(1.0, depth),
+    )
+
+
+def _nvls_bytes_per_s(group: Group) -> float:
+    """The switch reduces: each port carries the buffer once, not 2 (n - 1) / n times."""
+    usable = group.node.nvlink.usable_bytes_per_s
+    return NVLS_SHARE[group.architecture] * usable * 2.0 * group.once
 
 
 def _nvls(group: Group) -> Way:
-    arch = group.node.gpu.architecture
-    factor = 2.0 * group.once
-    rate = NVLS_SHARE[arch] * group.node.nvlink.usable_bytes_per_s * factor
-    latency = NVLS_US * 1e-6
-    if group.num_nodes == 1:
-        return Way(
-            "nvls",
-            "simple",
-            latency,
-            rate,
-            16,
-            NVLS_RAMP[arch],
-            start_s=_launch_s(group),
-            nvlink_weight=1 / factor,
-        )
-    nic_weight = (group.num_nodes - 1) / group.num_nodes / group.once
-    most = group.fabric_rate * (2.0 if group.num_nodes == 2 else 1.0)
-    rate = min(rate, NVLS_TREE_FABRIC_SHARE * most)
-    latency += 2 * log2(group.num_nodes) * NVLS_TREE_NETWORK_US * 1e-6
     return Way(
-        "nvls_tree",
-        "simple",
-        latency,
-        rate,
-        16,
-        NVLS_TREE_RAMP,
-        start_s=_launch_s(group),
-        nvlink_weight=1 / factor,
-        nic_weight=nic_weight,
+        algorithm="nvls",
+        protocol="simple",
+        start_s=group.launch_s,
+        steps_s=NVLS_US * 1e-6,
+        rate_bytes_per_s=_nvls_bytes_per_s(group),
+        num_channels=group.num_channels,
+        ramp=NVLS_RAMP[group.architecture],
+        nvlink_weight=0.5 / group.once,
+    )
+
+
+def _nvls_tree(group: Group) -> Way:
+    """NVLS inside the nodes, a tree between them: (N - 1) / N of two buffers over the NICs."""
+    most = group.fabric_bytes_per_s * (2.0 if group.num_nodes == 2 else 1.0)
+    steps_us = NVLS_US + 2 * log2(group.num_nodes) * NVLS_TREE_NETWORK_US
+    return Way(
+        algorithm="nvls_tree",
+        protocol="simple",
+        start_s=group.launch_s,
+        steps_s=steps_us * 1e-6,
+        rate_bytes_per_s=min(_nvls_bytes_per_s(group), NVLS_TREE_SHARE * most),
+        num_channels=group.num_channels,
+        ramp=NVLS_TREE_RAMP,
+        nvlink_weight=0.5 / group.once,
+        nic_weight=(group.num_nodes - 1) / group.num_nodes / group.once,
     )
 
 
 def _all_to_all(group: Group) -> Way:
-    rate = 0.96 * group.node.nvlink.usable_bytes_per_s
-    weight = 1.0
+    """Sends to all; of a member's bytes, those for other nodes pass its share of the NICs."""
+    rate = ALL_TO_ALL_SHARE * group.node.nvlink.usable_bytes_per_s
+    nic_weight = 1.0
     if group.num_nodes > 1:
         away = (group.num_nodes - 1) / group.num_nodes / group.once
-        share = 0.94 if group.num_nodes < 4 else 0.78
-        rate = min(rate, share * group.fabric_rate / group.per_node / away)
-        weight = group.per_node * away
-    return Way("p2p", "simple", ALL_TO_ALL_S, rate, 16, start_s=_launch_s(group), nic_weight=weight)
-
-
-def send_way(same_node: bool, node: NodeSpec, nic_rate: float) -> Way:
-    """One send and its receive."""
-    if same_node:
-        return Way("p2p", "simple", 12e-6, node.nvlink.usable_bytes_per_s, 8)
-    return Way("p2p", "simple", 22e-6, nic_rate, 2)
+        share = ALL_TO_ALL_NETWORK_SHARE[0 if group.num_nodes < 4 else 1]
+        nic_weight = group.ranks_per_node * away
+        outside = share * group.fabric_bytes_per_s / nic_weight
+        rate = outside if group.ranks_per_node == 1 else min(rate, outside)
+    return Way(
+        algorithm="p2p",
+        protocol="simple",
+        start_s=group.launch_s,
+        steps_s=ALL_TO_ALL_S,
+        rate_bytes_per_s=rate,
+        num_channels=group.num_channels,
+        nic_weight=nic_weight,
+    )

@@ -85,12 +85,14 @@ _AMPERE = GemmRates(
     bandwidth_fraction=0.8, blend=7.0, start_s=4e-6,
     tiles=_TILES, k_splits=(1, 2, 4),
 )  # fmt: skip
-AMPERE_GEMM = GemmFamily(_AMPERE, replace(_AMPERE, blend=2.0), replace(_AMPERE, start_up_k=48.0))
+AMPERE_GEMM = GemmFamily(_AMPERE, replace(_AMPERE, blend=1.25), replace(_AMPERE, start_up_k=48.0))
 """flops_fraction: cuBLASLt reaches 256 of 312 TFLOP/s at 16384^3 in fp16 on an A100 (Azure AI
 benchmarking guide); the best bf16 shape anyone found 271 (stas00/ml-engineering). Waves: CUTLASS
 tiles of up to 256x128, one per SM, with few stream-K kernels before CUDA 12, so nearly hard. The
 start-up is a software pipeline of three stages of 32; the bandwidth a little under STREAM's
-0.83."""
+0.83. Accumulating: Ampere's kernels are not persistent, so a tile's epilogue, which reads and
+writes the fp32 result, hides behind no other tile's products; the low blend adds about its bytes'
+time (a wgrad of 6144 x 3072 x 8192: 1.25 ms of products, 0.09 ms of epilogue)."""
 
 _BLACKWELL = replace(_HOPPER, flops_fraction=0.74)
 BLACKWELL_GEMM = GemmFamily(

@@ -57,6 +57,7 @@ class Topology:
         single = cluster.fabric.kind == "single_switch"
         self._nodes_per_unit = cluster.num_nodes if single else cluster.fabric.nodes_per_unit
         self._by_rail = cluster.fabric.kind == "rail_optimized"
+        self._binds: dict[Link, bool] = {}
 
     def node_of(self, gpu: int) -> int:
         """Node that holds a GPU."""
@@ -82,7 +83,9 @@ class Topology:
             return Path(links, self.cluster.node.nvlink.latency_s, 0)
         src_nic, dst_nic = self.nic_of(src_gpu), self.nic_of(dst_gpu)
         between, num_switches = self._trunks(src, src_nic, dst, dst_nic)
-        binding = tuple(link for link in between if self.can_bind(link))
+        binding: tuple[Link, ...] = ()
+        if self._trunks_can_bind:
+            binding = tuple(link for link in between if self.can_bind(link))
         fabric = self.cluster.fabric
         return Path(
             (Link("nic_tx", src, src_nic), *binding, Link("nic_rx", dst, dst_nic)),
@@ -127,13 +130,18 @@ class Topology:
 
     def can_bind(self, link: Link) -> bool:
         """Whether what feeds a link, or drains it, could together exceed its capacity."""
-        if link.kind in ("nvlink_tx", "nvlink_rx", "nic_tx", "nic_rx"):
-            return True
-        if not self._trunks_can_bind:
-            return False
+        if link not in self._binds:
+            self._binds[link] = self._can_bind(link)
+        return self._binds[link]
+
+    def _can_bind(self, link: Link) -> bool:
         if link.kind in ("leaf_up", "leaf_down"):
-            return self._leaf_feed(link.owner) > self.capacity(link) * (1 + 1e-9)
-        return self._spine_feed(link.owner) > self.capacity(link) * (1 + 1e-9)
+            feed, needs_tiers = self._leaf_feed(link.owner), 2
+        elif link.kind in ("spine_up", "spine_down"):
+            feed, needs_tiers = self._spine_feed(link.owner), 3
+        else:
+            return True
+        return self.shape.tiers >= needs_tiers and feed > self.capacity(link) * (1 + 1e-9)
 
     def _leaf_feed(self, unit: int) -> float:
         """What the NICs under one leaf send at most."""
@@ -154,10 +162,7 @@ class Topology:
     @cached_property
     def _trunks_can_bind(self) -> bool:
         """Full units and pods, the first of each, load their trunks most."""
-        shape = self.shape
-        leaf = self._leaf_feed(0) > shape.leaf_trunk_bytes_per_s * (1 + 1e-9)
-        spine = self._spine_feed(0) > shape.spine_trunk_bytes_per_s(0) * (1 + 1e-9)
-        return shape.tiers > 1 and (leaf or (shape.tiers > 2 and spine))
+        return self.can_bind(Link("leaf_up", 0, 0)) or self.can_bind(Link("spine_up", 0, 0))
 
     def collective_links(self, members: Sequence[int]) -> dict[Link, float]:
         """Load of a hierarchical ring: bytes over each link that can bind per byte that a member

@@ -5,10 +5,10 @@ what ended last before it: a transfer or collective that was running is communic
 wait before that is the pipeline's bubble.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 
-from simulator.engine import Exchange, Task
+from simulator.engine import Exchange, Rank, Task
+from simulator.trace import Piece
 
 TERMS = (
     "gemm", "attention", "memory_bound", "recompute", "optimizer", "tp_exposed", "pp_exposed",
@@ -22,53 +22,70 @@ neighbour. bubble: idle because of the pipeline."""
 _EXPOSED = {"tp": "tp_exposed", "pp": "pp_exposed", "dp": "dp_exposed"}
 
 
-def breakdown_s(compute: Sequence[Task], step_time_s: float) -> dict[str, float]:
-    """Seconds of each term of `TERMS`, in that order, for the tasks of one compute stream."""
-    terms: Counter[str] = Counter()
-    now_s = 0.0
-    for task in compute:
-        _add_wait(terms, task, now_s)
-        if task.profile is not None:
-            _add_compute(terms, task)
-        elif task.exchange is not None:
-            waiting = "straggler_wait" if task.category == "tp" else "bubble"
-            _add_exchange(terms, task.exchange, task.category, task.start_s, task.end_s, waiting)
-        now_s = task.end_s
-    terms["bubble"] += step_time_s - now_s
-    return {term: terms[term] for term in TERMS}
+class Breakdown:
+    """Breaks down compute streams of one run; remembers what each part of a profile holds."""
+
+    def __init__(self, step_time_s: float) -> None:
+        self._step_time_s = step_time_s
+        self._parts: dict[tuple[int, float, float], tuple[dict[str, float], float]] = {}
+
+    def terms_s(self, rank: Rank) -> dict[str, float]:
+        """Seconds of each term of `TERMS`, in that order, for one rank's compute stream."""
+        terms = dict.fromkeys(TERMS, 0.0)
+        gradients = [task.exchange for task in rank.streams.get("dp", ()) if task.exchange]
+        now_s = 0.0
+        for task in rank.streams["compute"]:
+            if task.start_s > now_s:
+                _add_wait(terms, task, now_s, gradients)
+            if task.profile is not None:
+                self._add_compute(terms, task)
+            elif task.exchange is not None:
+                waiting = "straggler_wait" if task.category == "tp" else "bubble"
+                running_s = _running_s([task.exchange], task.start_s, task.end_s)
+                terms[_EXPOSED[task.category]] += running_s
+                terms[waiting] += (task.end_s - task.start_s) - running_s
+            now_s = task.end_s
+        terms["bubble"] += self._step_time_s - now_s
+        return terms
+
+    def _add_compute(self, terms: dict[str, float], task: Task) -> None:
+        assert task.profile is not None
+        key = (id(task.profile), task.from_s, task.to_s)
+        if key not in self._parts:
+            self._parts[key] = _quiet_terms(task.profile.pieces(task.from_s, task.to_s))
+        parts, quiet_s = self._parts[key]
+        for term, seconds in parts.items():
+            terms[term] += seconds
+        terms["interference"] += (task.end_s - task.start_s) - quiet_s
 
 
-def _add_wait(terms: "Counter[str]", task: Task, since_s: float) -> None:
-    """The gap before a task, by the need that ended last."""
-    if task.start_s <= since_s:
-        return
-    last = max(task.needs, key=lambda need: need.end_s)
-    if last.exchange is None:
-        terms["bubble"] += task.start_s - since_s
-    else:
-        _add_exchange(terms, last.exchange, last.category, since_s, task.start_s, "bubble")
-
-
-def _add_exchange(
-    terms: "Counter[str]",
-    exchange: Exchange,
-    category: str,
-    from_s: float,
-    to_s: float,
-    waiting: str,
-) -> None:
-    running_s = max(0.0, min(to_s, exchange.end_s) - max(from_s, exchange.start_s))
-    terms[_EXPOSED[category]] += running_s
-    terms[waiting] += (to_s - from_s) - running_s
-
-
-def _add_compute(terms: "Counter[str]", task: Task) -> None:
-    assert task.profile is not None
-    quiet_s = 0.0
-    for piece in task.profile.pieces(task.from_s, task.to_s):
-        quiet_s += piece.duration_s
+def _quiet_terms(pieces: Sequence[Piece]) -> tuple[dict[str, float], float]:
+    """Terms of the operations inside a task, undisturbed, and their sum."""
+    terms: dict[str, float] = {}
+    for piece in pieces:
+        term = _EXPOSED.get(piece.kind, piece.kind)
         if piece.category in ("recompute", "optimizer", "overhead"):
-            terms[piece.category] += piece.duration_s
-        else:
-            terms[_EXPOSED.get(piece.kind, piece.kind)] += piece.duration_s
-    terms["interference"] += (task.end_s - task.start_s) - quiet_s
+            term = piece.category
+        terms[term] = terms.get(term, 0.0) + piece.duration_s
+    return terms, sum(terms.values())
+
+
+def _add_wait(
+    terms: dict[str, float], task: Task, since_s: float, gradients: Sequence[Exchange]
+) -> None:
+    """The gap before a task, by the need that ended last.
+
+    Behind a data-parallel collective, all time in which that stream was busy is exposed.
+    """
+    last = max(task.needs, key=lambda need: need.end_s)
+    exposed_s = 0.0
+    if last.exchange is not None:
+        running = gradients if last.category == "dp" else [last.exchange]
+        exposed_s = _running_s(running, since_s, task.start_s)
+        terms[_EXPOSED[last.category]] += exposed_s
+    terms["bubble"] += (task.start_s - since_s) - exposed_s
+
+
+def _running_s(exchanges: Sequence[Exchange], from_s: float, to_s: float) -> float:
+    """Time between two moments in which one of `exchanges`, which follow each other, ran."""
+    return sum(max(0.0, min(to_s, e.end_s) - max(from_s, e.start_s)) for e in exchanges)

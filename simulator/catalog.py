@@ -15,6 +15,7 @@ from simulator.overrides import PRESET_KINDS, Kind
 from simulator.preset_loading import KINDS, at, preset_names, resolve_presets
 from simulator.spec_errors import nearest
 from simulator.yaml_lines import Located
+from workloads.flops import parameter_count
 from workloads.spec import ModelSpec
 
 PresetSpec = GpuSpec | NodeSpec | FabricSpec | ModelSpec
@@ -117,11 +118,11 @@ def _fabric_figures(spec: FabricSpec) -> dict[str, str]:
 
 def _model_figures(spec: ModelSpec) -> dict[str, str]:
     return {
+        "1e9\nweights": f"{parameter_count(spec) / 1e9:.1f}",
         "layers": str(spec.num_layers),
         "hidden": str(spec.hidden_size),
         "FFN": str(spec.ffn_size),
         "heads": str(spec.num_attention_heads),
-        "KV heads": str(spec.query_groups),
-        "vocabulary": str(spec.vocab_size),
-        "position": spec.position_embedding_type,
+        "KV\nheads": str(spec.query_groups),
+        "vocab": str(spec.vocab_size),
     }

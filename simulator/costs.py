@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from hardware.collectives import CollectiveCost, GroupShape, collective_cost
+from hardware.contention import CONTENTION, MEMORY_BOUND_SHARE, gemm_slowdown
 from hardware.kernels import KernelModel, KernelTime, kernel_model
 from hardware.spec import ClusterSpec
 from simulator.overlap import concurrent_s, pipelined_s, ring_exchange_s
@@ -23,15 +24,6 @@ from workloads.operations import (
     Operation,
     Overlapped,
 )
-
-CONTENTION = 0.05
-"""Extra compute time beside any communication, from shared L2, HBM and power, on top of the SMs it
-takes. With NCCL's 16 channels on 132 SMs this gives 16/116 + 0.05 = 0.19; arXiv 2507.03114 measures
-0.189 on average. Our H200 stand-in with a copy kernel (overlap_proxy.csv) finds 0.07 to 0.12."""
-
-MEMORY_BOUND_SHARE = 0.3
-"""How much of a GEMM's slow-down a memory-bound kernel suffers: 0.16 to 0.41 beside 4 to 16 CTAs
-(overlap_proxy.csv, add_scalar against GEMMs, H200)."""
 
 USERBUFFER_SMS = 16
 """SMs of a pipelined reduce-scatter, and
@@ -57,8 +49,8 @@ class Costs:
     """How (`extrapolated`, `roofline`) -> names of operations not measured."""
 
     def __post_init__(self) -> None:
-        self._kernels: KernelModel = kernel_model(self.cluster.node.gpu)
-        self._num_sms = self.cluster.node.gpu.num_sms
+        self._gpu = self.cluster.node.gpu
+        self._kernels: KernelModel = kernel_model(self._gpu)
         self._profiles: dict[tuple[object, ...], Profile] = {}
 
     def pass_profile(
@@ -97,7 +89,7 @@ class Costs:
         """What a collective's ranks suffer while it runs: its channels' SMs, and on the links that
         their tensor-parallel traffic needs too, the larger of half and what it leaves over."""
         if tp.num_ranks == 1 or cost.wire_bytes == 0:
-            return Slowdown(self._compute_slowdown(cost.num_channels), 0.0)
+            return Slowdown(gemm_slowdown(self._gpu, cost.num_channels), 0.0)
         node = self.cluster.node
         if tp.num_nodes == 1:
             uses_it = shape.num_ranks > shape.num_nodes
@@ -107,11 +99,7 @@ class Costs:
             taken = cost.rate_bytes_per_s / nics / self.cluster.nic_rate_bytes_per_s
             taken = taken if shape.num_nodes > 1 else 0.0
         left = max(0.5, 1.0 - taken)
-        return Slowdown(self._compute_slowdown(cost.num_channels), 1.0 / left - 1.0)
-
-    def _compute_slowdown(self, num_sms_taken: int) -> float:
-        taken = min(num_sms_taken, self._num_sms // 2)
-        return taken / (self._num_sms - taken) + CONTENTION
+        return Slowdown(gemm_slowdown(self._gpu, cost.num_channels), 1.0 / left - 1.0)
 
     def _segment(self, op: Operation, category: Category, tp: GroupShape, speed: float) -> Segment:
         if isinstance(op, Collective):
@@ -142,7 +130,7 @@ class Costs:
         moving_s = cost.wire_bytes / cost.rate_bytes_per_s
         if op.style == "concurrent":
             comm_s = cost.latency_s + moving_s
-            total_s = concurrent_s(compute_s, comm_s, self._compute_slowdown(cost.num_channels))
+            total_s = concurrent_s(compute_s, comm_s, gemm_slowdown(self._gpu, cost.num_channels))
         else:
             comm_s = moving_s
             total_s = self._pipelined(op, tp, speed, moving_s)
@@ -165,7 +153,7 @@ class Costs:
             )
         chunks = USERBUFFER_SPLITS
         chunk_s = sum(self._chunk_s(c, chunks, speed) for c in op.compute)
-        slowdown = self._compute_slowdown(USERBUFFER_SMS)
+        slowdown = gemm_slowdown(self._gpu, USERBUFFER_SMS)
         return pipelined_s(chunk_s, chunks, hop_s + moving_s / chunks, slowdown)
 
     def _chunk_s(self, op: Compute, num_chunks: int, speed: float) -> float:

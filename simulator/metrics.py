@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from hardware.power import node_power_w
-from simulator.breakdown import breakdown_s
+from simulator.breakdown import Breakdown
 from simulator.engine import Executed, Rank, Task
 from simulator.program import Program
 from simulator.runspec import RunSpec
@@ -27,7 +27,8 @@ def summarize(
 ) -> dict[str, Any]:
     """All of a result's keys but the wall time."""
     step_s = executed.end_s
-    terms = {r.rank: breakdown_s(r.streams["compute"], step_s) for r in program.ranks}
+    breakdown = Breakdown(step_s)
+    terms = {r.rank: breakdown.terms_s(r) for r in program.ranks}
     critical = max(program.ranks, key=lambda r: _busy_s(terms[r.rank]))
     memory = _memory(run, work)
     gpus = run.cluster.num_gpus

@@ -95,6 +95,14 @@ class Network:
         return list(seen)
 
     def _share(self, flows: Sequence[Flow]) -> None:
+        if len(flows) == 1:  # alone on its links
+            flow = flows[0]
+            rate = flow.limit_bytes_per_s
+            for link, weight in flow.links:
+                rate = min(rate, self._capacity[link] / weight)
+            if rate != flow.rate_bytes_per_s:
+                self._set_rate(flow, rate)
+            return
         for flow, rate in zip(flows, max_min_rates(flows, self._capacity), strict=True):
             if rate != flow.rate_bytes_per_s:
                 self._set_rate(flow, rate)

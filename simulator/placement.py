@@ -43,6 +43,7 @@ class FoldedRanks:
             SharedLinks(self._flows(), self._topology.capacity) if self._shares() else None
         )
         self._fold()
+        self._links: dict[tuple[str, int, float, float], Weights] = {}
         self._index: dict[LinkKey, int] = {}
         self._capacity: list[float] = []
 
@@ -84,10 +85,11 @@ class FoldedRanks:
         return self._shape(group) if group is not None else GroupShape(1, 1, 0)
 
     def hub(self, axis: str, c: int) -> int:
-        """Class of class c's group along `axis`."""
+        """Class of class c's group along `axis`; 0 for `world`, -1 where it is in none."""
         if axis == "world":
             return 0
-        return int(self._hub_class[axis][self._group_of[axis][self.representative(c)]])
+        group = int(self._group_of[axis][self.representative(c)])
+        return int(self._hub_class[axis][group]) if group >= 0 else -1
 
     def classes(self, axis: str, c: int) -> tuple[int, ...]:
         """Classes that occur in class c's group along `axis`."""
@@ -98,6 +100,12 @@ class FoldedRanks:
 
     def links(self, axis: str, c: int, cost: CollectiveCost) -> Weights:
         """Links that a collective of class c's group loads, bytes per wire byte."""
+        key = (axis, self.hub(axis, c), cost.nvlink_weight, cost.nic_weight)
+        if key not in self._links:
+            self._links[key] = self._collective_links(axis, c, cost)
+        return self._links[key]
+
+    def _collective_links(self, axis: str, c: int, cost: CollectiveCost) -> Weights:
         group = self._group(axis, c) if axis != "world" else None
         if group is None:
             return ()

