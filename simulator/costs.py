@@ -25,6 +25,11 @@ from workloads.operations import (
     Overlapped,
 )
 
+STEP_OVERHEAD_S = 0.018
+"""Data loading, Python and logging between two steps, during which the GPU has nothing to do.
+Median of measured minus simulated step over 11 GPU-bound Megatron-LM runs on one H200 (2.7B to 70B
+widths; 6 to 23 ms, one 65); its host is slow, others may take less."""
+
 USERBUFFER_SMS = 16
 """SMs of a pipelined reduce-scatter, and
 USERBUFFER_SPLITS its chunks: Transformer Engine's defaults (pytorch/module/base.py,
@@ -79,6 +84,11 @@ class Costs:
         """Each operation as a segment; a collective here is the tensor-parallel group's."""
         return tuple(self._segment(op, category, tp, speed) for op in operations)
 
+    def host_segments(self) -> tuple[Segment, ...]:
+        """What the host does once per step while its GPU waits."""
+        piece = Piece("host between steps", "overhead", "overhead", STEP_OVERHEAD_S)
+        return (Segment((piece,), STEP_OVERHEAD_S, 0.0, 0.0),)
+
     def exchange(self, op: Collective, shape: GroupShape) -> CollectiveCost:
         """A collective that the event loop runs."""
         return collective_cost(
@@ -100,6 +110,10 @@ class Costs:
             taken = taken if shape.num_nodes > 1 else 0.0
         left = max(0.5, 1.0 - taken)
         return Slowdown(gemm_slowdown(self._gpu, cost.num_channels), 1.0 / left - 1.0)
+
+    def transfer_slowdown(self, cost: CollectiveCost) -> Slowdown:
+        """What sender and receiver suffer beside a transfer between pipeline stages."""
+        return Slowdown(gemm_slowdown(self._gpu, cost.num_channels), 0.0)
 
     def _segment(self, op: Operation, category: Category, tp: GroupShape, speed: float) -> Segment:
         if isinstance(op, Collective):

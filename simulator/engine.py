@@ -31,7 +31,9 @@ class Exchange:
     links: Weights = ()
     limit_bytes_per_s: float = float("inf")
     slowdown: Slowdown = QUIET
-    """What its ranks' compute suffers while it runs."""
+    """What compute suffers while it runs, of its members and of `receivers`."""
+    receivers: list["Rank"] = field(default_factory=list)
+    """Ranks that take part without joining: those whose receive was posted ahead."""
     arrived: int = 0
     start_s: float = _NEVER
     end_s: float = _NEVER
@@ -67,8 +69,13 @@ class Rank:
     running: list[Exchange] = field(default_factory=list)
     """Exchanges that slow this rank now."""
     slowdown: Slowdown = QUIET
-    process: Any = None
-    computing: bool = False
+    profile: Profile | None = None
+    """What it computes now: from `position_s`, reached at `since_s`, to `to_s`."""
+    position_s: float = 0.0
+    since_s: float = 0.0
+    to_s: float = 0.0
+    timer: int = 0
+    computed: Any = None
 
 
 _Steps: TypeAlias = Generator[simpy.Event, Any, None]
@@ -90,12 +97,7 @@ class Engine:
         self._env = simpy.Environment()
         self._network = Network(self._env, capacity_bytes_per_s)
         self._ranks = ranks
-        self._members: dict[Exchange, list[Rank]] = {}
-        for rank in ranks:
-            for tasks in rank.streams.values():
-                for task in tasks:
-                    if task.exchange is not None and task.exchange.slowdown != QUIET:
-                        self._members.setdefault(task.exchange, []).append(rank)
+        self._slowed = _slowed_by_exchange(ranks)
 
     def run(self) -> Executed:
         """Run to the end.
@@ -103,10 +105,8 @@ class Engine:
         Raises `SimulationError` naming who waits for whom when no stream can go on.
         """
         for rank in self._ranks:
-            for name, tasks in rank.streams.items():
-                process = self._env.process(self._stream(rank, tasks))
-                if name == "compute":
-                    rank.process = process
+            for tasks in rank.streams.values():
+                self._env.process(self._stream(rank, tasks))
         self._env.run()
         self._check_finished()
         tasks = [t for r in self._ranks for s in r.streams.values() for t in s]
@@ -124,25 +124,35 @@ class Engine:
             task.start_s = env.now
             if task.profile is not None:
                 if task.to_s > task.from_s:
-                    yield from self._compute(rank, task.profile, task.from_s, task.to_s)
+                    yield self._compute(rank, task.profile, task.from_s, task.to_s)
             elif task.exchange is not None:
                 yield from self._join(task.exchange)
             task.end_s = env.now
             if task.waiter is not None:
                 task.waiter.succeed()
 
-    def _compute(self, rank: Rank, profile: Profile, position_s: float, end_s: float) -> _Steps:
-        env = self._env
-        rank.computing = True
-        while True:
-            began_s, slowdown = env.now, rank.slowdown
-            try:
-                yield env.timeout(profile.time_s(position_s, end_s, slowdown))
-                break
-            except simpy.Interrupt:  # communication beside it started or stopped
-                position_s = profile.advance_s(position_s, env.now - began_s, slowdown)
-                position_s = min(position_s, end_s)
-        rank.computing = False
+    def _compute(self, rank: Rank, profile: Profile, from_s: float, to_s: float) -> simpy.Event:
+        """Start computing; the event fires when it is done, however often it is slowed."""
+        rank.profile, rank.position_s, rank.to_s = profile, from_s, to_s
+        rank.computed = self._env.event()
+        self._time(rank)
+        return rank.computed
+
+    def _time(self, rank: Rank) -> None:
+        """Set the timer for what is left; a later one makes this one void."""
+        assert rank.profile is not None
+        rank.since_s = self._env.now
+        rank.timer += 1
+        timer = rank.timer
+        left_s = rank.profile.time_s(rank.position_s, rank.to_s, rank.slowdown)
+        # rounding may leave a position a hair beyond the end
+        event = self._env.timeout(max(0.0, left_s))
+        event.callbacks.append(lambda _: self._computed(rank, timer))
+
+    def _computed(self, rank: Rank, timer: int) -> None:
+        if timer == rank.timer:
+            rank.profile = None
+            rank.computed.succeed()
 
     def _join(self, exchange: Exchange) -> _Steps:
         env = self._env
@@ -153,8 +163,8 @@ class Engine:
             yield exchange.waiter
             return
         exchange.start_s = env.now
-        members = self._members.get(exchange, ())
-        for rank in members:
+        slowed = self._slowed.get(exchange, ())
+        for rank in slowed:
             rank.running.append(exchange)
             self._slow(rank)
         if exchange.latency_s > 0:
@@ -163,7 +173,7 @@ class Engine:
             yield self._network.start(
                 exchange.num_bytes, exchange.links, exchange.limit_bytes_per_s
             )
-        for rank in members:
+        for rank in slowed:
             rank.running.remove(exchange)
             self._slow(rank)
         exchange.end_s = env.now
@@ -172,14 +182,20 @@ class Engine:
 
     def _slow(self, rank: Rank) -> None:
         """Apply what runs beside a rank's compute; the strongest neighbour decides."""
-        slowdown = Slowdown(
-            max((e.slowdown.compute for e in rank.running), default=0.0),
-            max((e.slowdown.link for e in rank.running), default=0.0),
-        )
-        if slowdown != rank.slowdown:
+        slowdown = QUIET
+        if rank.running:
+            slowdown = rank.running[0].slowdown
+            for exchange in rank.running[1:]:
+                slowdown = Slowdown(*map(max, slowdown, exchange.slowdown))
+        if slowdown == rank.slowdown:
+            return
+        if rank.profile is not None:
+            elapsed_s = self._env.now - rank.since_s
+            position_s = rank.profile.advance_s(rank.position_s, elapsed_s, rank.slowdown)
+            rank.position_s = min(position_s, rank.to_s)
             rank.slowdown = slowdown
-            if rank.computing:
-                rank.process.interrupt()
+            self._time(rank)
+        rank.slowdown = slowdown
 
     def _check_finished(self) -> None:
         stuck = [
@@ -191,6 +207,18 @@ class Engine:
         ]
         if stuck:
             raise SimulationError("deadlock: " + "; ".join(stuck[:8]))
+
+
+def _slowed_by_exchange(ranks: Sequence[Rank]) -> dict[Exchange, list[Rank]]:
+    """Ranks whose compute an exchange slows, of the exchanges that slow any."""
+    slowed: dict[Exchange, list[Rank]] = {}
+    for rank in ranks:
+        for tasks in rank.streams.values():
+            for task in tasks:
+                exchange = task.exchange
+                if exchange is not None and exchange.slowdown is not QUIET:
+                    slowed.setdefault(exchange, list(exchange.receivers)).append(rank)
+    return slowed
 
 
 def _waiting(rank: Rank, stream: str, task: Task) -> str:

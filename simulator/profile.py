@@ -51,13 +51,14 @@ class Segment:
 class Profile:
     """Segments end to end. Positions are undisturbed seconds from the start."""
 
-    __slots__ = ("_compute", "_link", "bounds_s", "parameters", "segments")
+    __slots__ = ("_clocks", "_compute", "_link", "bounds_s", "parameters", "segments")
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = tuple(segments)
         self.bounds_s = _running(s.duration_s for s in segments)
         self._compute = _running(s.compute_s for s in segments)
         self._link = _running(s.link_s for s in segments)
+        self._clocks: dict[Slowdown, tuple[float, ...]] = {}
         self.parameters = tuple(accumulate((s.parameters for s in segments), initial=0))
 
     @property
@@ -66,32 +67,27 @@ class Profile:
 
     def time_s(self, start_s: float, end_s: float, slowdown: Slowdown) -> float:
         """Seconds from one position to another at a given slow-down."""
-        if slowdown == QUIET:
+        if slowdown is QUIET:
             return end_s - start_s
-        return self._clock(end_s, slowdown) - self._clock(start_s, slowdown)
+        clock = self._clock(slowdown)
+        return _read(self.bounds_s, clock, end_s) - _read(self.bounds_s, clock, start_s)
 
     def advance_s(self, start_s: float, elapsed_s: float, slowdown: Slowdown) -> float:
         """Position reached from `start_s` after `elapsed_s` at a given slow-down."""
-        if slowdown == QUIET:
+        if slowdown is QUIET:
             return min(start_s + elapsed_s, self.duration_s)
-        target = self._clock(start_s, slowdown) + elapsed_s
-        clock = [
-            b + slowdown.compute * c + slowdown.link * n
-            for b, c, n in zip(self.bounds_s, self._compute, self._link, strict=True)
-        ]
-        i = min(bisect_right(clock, target), len(clock) - 1)
-        if target >= clock[i]:
-            return self.bounds_s[i]
-        share = (target - clock[i - 1]) / (clock[i] - clock[i - 1])
-        return self.bounds_s[i - 1] + share * (self.bounds_s[i] - self.bounds_s[i - 1])
+        clock = self._clock(slowdown)
+        return _read(clock, self.bounds_s, _read(self.bounds_s, clock, start_s) + elapsed_s)
 
-    def _clock(self, position_s: float, slowdown: Slowdown) -> float:
-        i = min(max(bisect_left(self.bounds_s, position_s), 1), len(self.bounds_s) - 1)
-        width = self.bounds_s[i] - self.bounds_s[i - 1]
-        share = (position_s - self.bounds_s[i - 1]) / width if width > 0 else 1.0
-        compute = self._compute[i - 1] + share * (self._compute[i] - self._compute[i - 1])
-        link = self._link[i - 1] + share * (self._link[i] - self._link[i - 1])
-        return position_s + slowdown.compute * compute + slowdown.link * link
+    def _clock(self, slowdown: Slowdown) -> tuple[float, ...]:
+        """Time at each bound when all is slowed, kept for the next to ask."""
+        clock = self._clocks.get(slowdown)
+        if clock is None:
+            clock = self._clocks[slowdown] = tuple(
+                b + slowdown.compute * c + slowdown.link * n
+                for b, c, n in zip(self.bounds_s, self._compute, self._link, strict=True)
+            )
+        return clock
 
     def traffic(self, start_s: float, end_s: float) -> tuple[float, float]:
         """Bytes sent and seconds spent by collectives between two segment bounds."""
@@ -105,6 +101,17 @@ class Profile:
     def _between(self, start_s: float, end_s: float) -> tuple[Segment, ...]:
         first, last = bisect_left(self.bounds_s, start_s), bisect_left(self.bounds_s, end_s)
         return self.segments[first:last]
+
+
+def _read(from_: Sequence[float], to: Sequence[float], value: float) -> float:
+    """`value` on one rising scale as read on another, straight between marks."""
+    i = min(bisect_right(from_, value), len(from_) - 1)
+    if i == 0:
+        return to[0]
+    width = from_[i] - from_[i - 1]
+    if width <= 0.0 or value >= from_[i]:
+        return to[i]
+    return to[i - 1] + (value - from_[i - 1]) / width * (to[i] - to[i - 1])
 
 
 def _running(values: Iterable[float]) -> tuple[float, ...]:

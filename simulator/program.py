@@ -30,7 +30,7 @@ def build_program(work: StepWork, folded: FoldedRanks, costs: Costs) -> Program:
     """Lay out every class's streams, then tie passes to the transfers that feed them."""
     builder = _Builder(work, folded, costs)
     ranks = tuple(builder.rank(c) for c in range(len(folded)))
-    builder.tie()
+    builder.tie(ranks)
     return Program(ranks, folded.capacities())
 
 
@@ -47,7 +47,7 @@ class _Builder:
         """Streams of class c's representative."""
         return _RankBuilder(self, c).build()
 
-    def tie(self) -> None:
+    def tie(self, ranks: Sequence[Rank]) -> None:
         """Give each pass the transfer that brings its input."""
         parallel = self.work.parallelism
         chunks = parallel.virtual_pipeline_model_parallel_size
@@ -57,7 +57,10 @@ class _Builder:
             if source is not None:
                 forward = step.direction == "forward"
                 feeder = self.folded.previous(c) if forward else self.folded.next(c)
-                task.needs = (self.output_of[feeder, source.source], *task.needs)
+                transfer = self.output_of[feeder, source.source]
+                task.needs = (transfer, *task.needs)
+                assert transfer.exchange is not None
+                transfer.exchange.receivers.append(ranks[c])
 
     def exchange(self, key: tuple[object, ...], make: "_Maker") -> Exchange:
         """The exchange of this key, made when its first member asks for it."""
@@ -104,6 +107,10 @@ class _RankBuilder:
         self.gathers: dict[int, list[Task]] = {}
         self.dp_size = self.folded.shape("dp", c).num_ranks
         self.transfers = self.folded.transfers(c, builder.work.boundary_bytes)
+        self.transfer_slowdown = QUIET
+        if self.transfers and self.parallel.overlap_p2p_communication:
+            cost, _ = next(iter(self.transfers.values()))
+            self.transfer_slowdown = builder.costs.transfer_slowdown(cost)
 
     def build(self) -> Rank:
         if self.dp_size > 1 and self.optimizer.overlap_param_gather:
@@ -217,7 +224,7 @@ class _RankBuilder:
         cost, links = self.transfers[forward]
         exchange = self.b.exchange(
             ("pp", self.c, step),
-            _Maker(f"send {_title(step)}", 1, cost, links),
+            _Maker(f"send {_title(step)}", 1, cost, links, self.transfer_slowdown),
         )
         stream, needs = self.compute, ()
         if self.parallel.overlap_p2p_communication:
@@ -310,6 +317,7 @@ class _RankBuilder:
         for op in work.finish:
             self._finish_operation(op, waits)
             waits = ()
+        self._finish_compute(self.b.costs.host_segments(), ())
         gathers = optimizer.use_distributed_optimizer and not optimizer.overlap_param_gather
         if self.dp_size > 1 and gathers:
             for chunk, buckets in enumerate(work.buckets):
