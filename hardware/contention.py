@@ -3,7 +3,7 @@
 from hardware.spec import GpuSpec
 
 PERSISTENT = ("hopper", "blackwell")
-"""Their GEMM kernels are persistent and sized to all SMs: a few SMs taken delay the whole kernel."""
+"""Their GEMM kernels are persistent and sized to all SMs: a few SMs taken delay all of it."""
 PERSISTENT_SLOWDOWN, PERSISTENT_PER_SM = 0.214, 0.0044
 """Extra GEMM time beside a copy kernel of c CTAs on an H200, mean over four large products: 0.231,
 0.247, 0.286, 0.318 for c = 4, 8, 16, 24 (our overlap_proxy.csv; a line through them). With the

@@ -4,7 +4,7 @@ from hardware.spec import NodeSpec
 
 IDLE_FRACTION = 0.3
 """Power while a GPU waits or communicates, as a fraction of its limit. A stated guess: between
-about 0.1 at rest and the limit, which GEMMs of a training step reach (our H200 holds its 700 W limit
+about 0.1 at rest and the limit, which the GEMMs of a training step reach (our H200 holds its 700 W
 after 0.1 s of them, sustained.csv)."""
 
 

@@ -84,7 +84,7 @@ class Topology:
         src_nic, dst_nic = self.nic_of(src_gpu), self.nic_of(dst_gpu)
         between, num_switches = self._trunks(src, src_nic, dst, dst_nic)
         binding: tuple[Link, ...] = ()
-        if self._trunks_can_bind:
+        if self.trunks_can_bind:
             binding = tuple(link for link in between if self.can_bind(link))
         fabric = self.cluster.fabric
         return Path(
@@ -160,8 +160,8 @@ class Topology:
         return leaves * (feed + min(self._leaf_feed(last), trunk))
 
     @cached_property
-    def _trunks_can_bind(self) -> bool:
-        """Full units and pods, the first of each, load their trunks most."""
+    def trunks_can_bind(self) -> bool:
+        """Whether any trunk can. Full units and pods, the first of each, load their trunks most."""
         return self.can_bind(Link("leaf_up", 0, 0)) or self.can_bind(Link("spine_up", 0, 0))
 
     def collective_links(self, members: Sequence[int]) -> dict[Link, float]:
@@ -188,7 +188,7 @@ class Topology:
                 nic = self.nic_of(gpu)
                 for link in (Link("nic_tx", node, nic), Link("nic_rx", node, nic)):
                     load[link] = load.get(link, 0.0) + 1.0 / len(gpus)
-        if self._trunks_can_bind:
+        if self.trunks_can_bind:
             for link, share in self._ring_trunks(list(by_node.items())):
                 load[link] = load.get(link, 0.0) + share
         return load

@@ -134,9 +134,9 @@ class Engine:
     def _compute(self, rank: Rank, profile: Profile, from_s: float, to_s: float) -> simpy.Event:
         """Start computing; the event fires when it is done, however often it is slowed."""
         rank.profile, rank.position_s, rank.to_s = profile, from_s, to_s
-        rank.computed = self._env.event()
+        done = rank.computed = self._env.event()
         self._time(rank)
-        return rank.computed
+        return done
 
     def _time(self, rank: Rank) -> None:
         """Set the timer for what is left; a later one makes this one void."""

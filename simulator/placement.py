@@ -78,9 +78,7 @@ class FoldedRanks:
         """How class c's group along `axis` lies on nodes; `world` is all ranks."""
         if axis == "world":
             node = self._cluster.node
-            return GroupShape(
-                self._cluster.num_gpus, self._cluster.num_nodes, node.nics_per_node
-            )
+            return GroupShape(self._cluster.num_gpus, self._cluster.num_nodes, node.nics_per_node)
         group = self._group(axis, c)
         return self._shape(group) if group is not None else GroupShape(1, 1, 0)
 
@@ -189,10 +187,7 @@ class FoldedRanks:
     def _shares(self) -> bool:
         """Whether any link is shared by several GPUs and can bind."""
         node = self._cluster.node
-        trunks = (Link("leaf_up", 0, 0), Link("spine_up", 0, 0))
-        if self._cluster.fabric.kind == "single_switch" or self._cluster.num_nodes == 1:
-            trunks = ()
-        return node.nics_per_node < node.gpus_per_node or any(map(self._topology.can_bind, trunks))
+        return node.nics_per_node < node.gpus_per_node or self._topology.trunks_can_bind
 
     def _flows(self) -> Iterator[ConcreteFlow]:
         """Every flow of every rank and group, with the shared links it loads."""
@@ -232,7 +227,7 @@ class FoldedRanks:
         weights: dict[int, float] = {}
         for link, load in loads.items():
             if self._is_private(link):
-                key = (link.kind, int(self._partition.class_of[self._owner(link)]))
+                key: LinkKey = (link.kind, int(self._partition.class_of[self._owner(link)]))
             else:
                 assert self._shared is not None
                 key = ("shared", self._shared.class_of(link))
@@ -271,4 +266,4 @@ def _group_of(groups: Ints, num_ranks: int) -> Ints:
 def _distinct(rows: Ints) -> Ints:
     """Number of distinct values in each row."""
     ordered = np.sort(rows, axis=1)
-    return 1 + (np.diff(ordered, axis=1) != 0).sum(axis=1)
+    return np.asarray(1 + (np.diff(ordered, axis=1) != 0).sum(axis=1), np.int64)

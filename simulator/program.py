@@ -7,14 +7,16 @@ exchange has one member per class of the ranks that take part in it.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from hardware.collectives import CollectiveCost
 from simulator.costs import Costs
 from simulator.engine import Exchange, Rank, Task
 from simulator.placement import FoldedRanks
 from simulator.profile import QUIET, Profile, Segment, Slowdown
+from simulator.trace import Category
 from workloads.graph import StageWork, StepWork
-from workloads.operations import Collective, Operation
+from workloads.operations import Collective, CollectiveKind, Operation
 from workloads.pipeline import Pass, pass_input
 
 
@@ -177,7 +179,7 @@ class _RankBuilder:
         barriers = self._barriers(profile) if self.mixed_tp else set()
         cuts = sorted({0, len(profile.segments), *needs, *closing, *barriers})
         begin = len(self.compute)
-        for low, high in zip(cuts, cuts[1:], strict=False):
+        for low, high in pairwise(cuts):
             if low in barriers:
                 self._barrier(step, low)
             self._compute_part(step, profile, low, high, tuple(needs.get(low, ())))
@@ -226,7 +228,8 @@ class _RankBuilder:
             ("pp", self.c, step),
             _Maker(f"send {_title(step)}", 1, cost, links, self.transfer_slowdown),
         )
-        stream, needs = self.compute, ()
+        stream = self.compute
+        needs: tuple[Task, ...] = ()
         if self.parallel.overlap_p2p_communication:
             stream, needs = self.sends["pp_next" if forward else "pp_prev"], (done,)
         self._join(stream, exchange.name, "pp", exchange, needs, step)
@@ -244,12 +247,17 @@ class _RankBuilder:
         self._data_parallel(self.dp, self._reduction, chunk, bucket, (after,))
 
     @property
-    def _reduction(self) -> str:
+    def _reduction(self) -> CollectiveKind:
         sharded = self.optimizer.use_distributed_optimizer
         return "reduce_scatter" if sharded else "all_reduce"
 
     def _data_parallel(
-        self, stream: list[Task], kind: str, chunk: int, bucket: int, needs: tuple[Task, ...]
+        self,
+        stream: list[Task],
+        kind: CollectiveKind,
+        chunk: int,
+        bucket: int,
+        needs: tuple[Task, ...],
     ) -> None:
         """One bucket's collective over the data-parallel group."""
         gather = kind == "all_gather"
@@ -257,7 +265,7 @@ class _RankBuilder:
         num_bytes = self.work.buckets[chunk][bucket] * per_parameter
         title = "gather parameters" if gather else "reduce gradients"
         name = f"{title} {chunk}.{bucket}"
-        op = Collective(name, kind, "dp", num_bytes)  # type: ignore[arg-type]
+        op = Collective(name, kind, "dp", num_bytes)
         self._collective(stream, op, needs, chunk, beside_compute=stream is self.dp)
 
     def _collective(
@@ -278,31 +286,23 @@ class _RankBuilder:
         members = len(self.folded.classes(op.axis, self.c))
         links = self.folded.links(op.axis, self.c, cost)
         maker = _Maker(op.name, members, cost, links, slowdown)
-        category = "tp" if op.axis == "tp" else "dp"
+        category: Category = "tp" if op.axis == "tp" else "dp"
         self._join(stream, op.name, category, self.b.exchange(key, maker), needs, chunk=chunk)
 
     def _join(
         self,
         stream: list[Task],
         name: str,
-        category: str,
+        category: Category,
         exchange: Exchange,
         needs: tuple[Task, ...],
         step: Pass | None = None,
         chunk: int = -1,
     ) -> None:
-        microbatch = step.microbatch if step else -1
-        chunk = step.chunk if step else chunk
-        stream.append(
-            Task(
-                name,
-                category,
-                needs,
-                exchange=exchange,  # type: ignore[arg-type]
-                microbatch=microbatch,
-                chunk=chunk,
-            )  # fmt: skip
-        )
+        task = Task(name, category, needs, exchange=exchange, chunk=chunk)
+        if step is not None:
+            task.microbatch, task.chunk = step.microbatch, step.chunk
+        stream.append(task)
 
     # end of the step
 

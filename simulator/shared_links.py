@@ -29,9 +29,7 @@ class ConcreteFlow:
 class SharedLinks:
     """The shared links that some flow loads."""
 
-    def __init__(
-        self, flows: Iterable[ConcreteFlow], capacity: Callable[[Link], float]
-    ) -> None:
+    def __init__(self, flows: Iterable[ConcreteFlow], capacity: Callable[[Link], float]) -> None:
         self._flows = [flow for flow in flows if flow.loads]
         links = list(dict.fromkeys(link for flow in self._flows for link in flow.loads))
         self._index = {link: i for i, link in enumerate(links)}

@@ -57,9 +57,7 @@ class Partition:
         return len(self.representatives)
 
 
-def fold(
-    colors: Ints, families: Sequence[Hubs | Incidence]
-) -> tuple[Partition, tuple[Ints, ...]]:
+def fold(colors: Ints, families: Sequence[Hubs | Incidence]) -> tuple[Partition, tuple[Ints, ...]]:
     """Refine `colors` (one per rank) until ranks and hubs of one colour cannot be told apart.
 
     Returns the classes of ranks, and for each family the class of each of its hubs.
@@ -129,4 +127,4 @@ def _mix(colors: Ints, codes: Ints | int = 0, salt: int = 0) -> Hashes:
     x = x + np.uint64((salt + 1) * 0x2545F4914F6CDD1D & 0xFFFFFFFFFFFFFFFF)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    return np.asarray(x ^ (x >> np.uint64(31)), np.uint64)

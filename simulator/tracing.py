@@ -2,7 +2,7 @@
 
 from simulator.engine import Executed, Task
 from simulator.program import Program
-from simulator.trace import RankTrace, Span, Trace
+from simulator.trace import Piece, RankTrace, Span, Trace
 
 
 def build_trace(name: str, program: Program, executed: Executed) -> Trace:
@@ -29,7 +29,7 @@ def build_trace(name: str, program: Program, executed: Executed) -> Trace:
 
 def _span(stream: str, task: Task) -> Span:
     start_s = task.start_s
-    pieces = ()
+    pieces: tuple[Piece, ...] = ()
     if task.profile is not None:
         pieces = task.profile.pieces(task.from_s, task.to_s)
     elif task.exchange is not None:

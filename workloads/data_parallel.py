@@ -35,9 +35,7 @@ def gradient_buckets(
     A bucket closes with the weight that fills it; None puts all into one, as Megatron does when it
     does not overlap.
     """
-    sizes = [
-        op.parameters for layer in backward_order for op in layer.backward if op.parameters
-    ]
+    sizes = [op.parameters for layer in backward_order for op in layer.backward if op.parameters]
     buckets, filled = [], 0
     for size in sizes:
         filled += size
@@ -114,9 +112,7 @@ def _shared_gradients(
     if parallelism.sequence_parallel and tp > 1:
         norms = 2 * model.num_layers // pp * model.hidden_size
         norms *= 2 if model.normalization == "LayerNorm" else 1
-        operations.append(
-            Collective("norm gradients", "all_reduce", "tp", float(gradient * norms))
-        )
+        operations.append(Collective("norm gradients", "all_reduce", "tp", float(gradient * norms)))
     tied = not model.untie_embeddings_and_output_weights
     if tied and pp > 1 and stage in (0, pp - 1):
         words = model.padded_vocab_size(tp) // tp * model.hidden_size

@@ -12,7 +12,7 @@ from workloads.layers import (
     norm_backward,
     norm_forward,
 )
-from workloads.operations import Collective, LayerWork, MemoryBound, Operation
+from workloads.operations import Collective, CollectiveKind, LayerWork, MemoryBound, Operation
 from workloads.spec import ModelSpec, ParallelismSpec, TrainingSpec
 
 LOSS_FORWARD_BYTES, LOSS_BACKWARD_BYTES = 38, 14
@@ -36,7 +36,7 @@ def embedding_layer(
     ]
     scattered = x.parallelism.sequence_parallel
     if x.t > 1:
-        kind = "reduce_scatter" if scattered else "all_reduce"
+        kind: CollectiveKind = "reduce_scatter" if scattered else "all_reduce"
         forward.append(Collective("word embedding", kind, "tp", x.stream_bytes))
     if positions:
         forward.append(

@@ -52,9 +52,7 @@ def model_flops(model: ModelSpec, training: TrainingSpec) -> float:
     return 3.0 * per_token * training.global_batch_size * training.seq_length
 
 
-def hardware_flops(
-    model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec
-) -> float:
+def hardware_flops(model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec) -> float:
     """FLOPs of one step that are executed: recomputation included."""
     tokens = training.global_batch_size * training.seq_length
     chunks = (

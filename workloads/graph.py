@@ -5,6 +5,7 @@
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from workloads.data_parallel import (
@@ -110,7 +111,7 @@ def pass_graph(work: StepWork) -> "nx.DiGraph":
     for s, stage in enumerate(work.stages):
         for step in stage.order:
             graph.add_node((s, step), flops=_pass_flops(stage, step))
-        for before, after in zip(stage.order, stage.order[1:], strict=False):
+        for before, after in pairwise(stage.order):
             graph.add_edge((s, before), (s, after), kind="order")
         for step in stage.order:
             source = pass_input(step, s, len(work.stages), num_chunks)
@@ -132,7 +133,7 @@ def operation_graph(layer: LayerWork) -> "nx.DiGraph":
     for phase, i in nodes:
         op = phases[phase][i]
         graph.add_node((phase, i), operation=op, flops=op.flops, parameters=op.parameters)
-    graph.add_edges_from(zip(nodes, nodes[1:], strict=False))
+    graph.add_edges_from(pairwise(nodes))
     return graph
 
 

@@ -256,9 +256,7 @@ def _dropout_add_backward(x: Shapes, name: str) -> tuple[Operation, ...]:
     parts: list[Operation] = []
     if x.model.hidden_dropout:
         mask = x.norm_tokens * x.h * MASK_BYTES
-        parts.append(
-            MemoryBound(f"{name} dropout", "bias_dropout_add", 2 * x.norm_bytes + mask)
-        )
+        parts.append(MemoryBound(f"{name} dropout", "bias_dropout_add", 2 * x.norm_bytes + mask))
     return (*parts, *_bias_gradient(x, name, x.norm_tokens * x.h))
 
 

@@ -39,7 +39,7 @@ class StageMemory:
 
     @property
     def total_bytes(self) -> float:
-        return sum(asdict(self).values())
+        return float(sum(asdict(self).values()))
 
     def terms(self) -> dict[str, float]:
         """The terms by name, in order."""

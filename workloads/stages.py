@@ -24,14 +24,14 @@ def recomputed_layers(
     if training.recompute_granularity != "full":
         return 0
     layers = layers_per_chunk(model, parallelism)
-    return layers if training.recompute_method == "uniform" else min(
-        layers, training.recompute_num_layers
+    return (
+        layers
+        if training.recompute_method == "uniform"
+        else min(layers, training.recompute_num_layers)
     )
 
 
-def stage_chunks(
-    model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec
-) -> Chunks:
+def stage_chunks(model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec) -> Chunks:
     """(stage, chunk) -> its layers, first to last. Equal layers are one object.
 
     The embedding comes before the first stage's first chunk, the head after the last stage's last.
@@ -56,9 +56,7 @@ def stage_chunks(
     return held
 
 
-def boundary_bytes(
-    model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec
-) -> float:
+def boundary_bytes(model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec) -> float:
     """Bytes that one rank sends to the next stage per microbatch.
 
     With sequence parallelism its own tokens; with tensor parallelism alone 1/t of the activations,

@@ -76,9 +76,9 @@ def test_the_partition_is_equitable(pp: int, dp: int, tp: int, data: st.DataObje
         for family in groups:
             for column, role in enumerate(family.roles):
                 rows = family.members[family.members[:, column] == rank]
-                others = sorted(tuple(sorted(zip(partition.class_of[row], family.roles, strict=True)))
-                                for row in rows)  # fmt: skip
-                view.append((int(role), str(others)) if len(others) else (int(role), ""))
+                classes = [zip(partition.class_of[row], family.roles, strict=True) for row in rows]
+                others = sorted(tuple(sorted(pairs)) for pairs in classes)
+                view.append((int(role), str(others)))
         merged = str(sorted(map(str, view)))
         assert seen.setdefault(int(partition.class_of[rank]), merged) == merged
 
