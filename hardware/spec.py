@@ -73,7 +73,7 @@ class NodeSpec(Spec):
 
     name: str
     gpu: GpuSpec
-    gpus_per_node: Annotated[int, Field(gt=0)]
+    gpus_per_node: Annotated[int, Field(gt=0, le=1024)]
     nvlink: NvlinkSpec
     nics_per_node: Annotated[int, Field(gt=0)]
     """GPU i uses NIC i * nics_per_node // gpus_per_node."""
@@ -120,7 +120,7 @@ class ClusterSpec(Spec):
     """Equal nodes on one fabric."""
 
     node: NodeSpec
-    num_nodes: Annotated[int, Field(gt=0)]
+    num_nodes: Annotated[int, Field(gt=0, le=100_000)]
     fabric: FabricSpec
     slow_gpus: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(gt=0, le=1)]] = {}
     """Global rank -> speed of that GPU's compute as a fraction of a healthy one's."""

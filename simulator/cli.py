@@ -4,6 +4,7 @@ Exit status: 0 done; 1 the run is valid but impossible; 2 the input is wrong. Mo
 work are imported inside the commands, so that `--help` answers at once.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -224,6 +225,7 @@ def schema() -> None:
 def main() -> None:
     """Run the command line. A fault of our own is told in one line, with CLUSTERSIM_TRACEBACK=1
     in full."""
+    gc.disable()  # one short job whose objects live to its end: looking for garbage is waste
     try:
         app(prog_name="clustersim")
     except Exception as error:

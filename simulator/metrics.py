@@ -171,12 +171,18 @@ def _cost(
     }
 
 
+def _some(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    shown = ", ".join(names[:4])
+    return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"
+
+
 def _warnings(guessed: Mapping[str, Set[str]], memory: Mapping[str, Any]) -> list[str]:
     how = {
         "roofline": "no measured table for this GPU: times of {} come from a roofline",
         "extrapolated": "outside the measured tables, extrapolated: {}",
     }
-    said = [how[k].format(", ".join(sorted(names))) for k, names in sorted(guessed.items())]
+    said = [how[k].format(_some(sorted(names))) for k, names in sorted(guessed.items())]
     if not memory["fits"]:
         said.append(
             f"does not fit: {memory['peak_bytes'] / 2**30:.1f} GiB needed, "

@@ -12,12 +12,16 @@ from itertools import pairwise
 from hardware.collectives import CollectiveCost
 from simulator.costs import Costs
 from simulator.engine import Exchange, Rank, Task
+from simulator.errors import SimulationError
 from simulator.placement import FoldedRanks
 from simulator.profile import QUIET, Profile, Segment, Slowdown
 from simulator.trace import Category
 from workloads.graph import StageWork, StepWork
 from workloads.operations import Collective, CollectiveKind, Operation
 from workloads.pipeline import Pass, pass_input
+
+MAX_TASKS = 20_000_000
+"""What fits in memory: about 0.3 kB each."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +33,23 @@ class Program:
 
 
 def build_program(work: StepWork, folded: FoldedRanks, costs: Costs) -> Program:
-    """Lay out every class's streams, then tie passes to the transfers that feed them."""
+    """Lay out every class's streams, then tie passes to the transfers that feed them.
+
+    Raises `SimulationError` when they would not fit in memory.
+    """
     builder = _Builder(work, folded, costs)
-    ranks = tuple(builder.rank(c) for c in range(len(folded)))
+    ranks: list[Rank] = []
+    num_tasks = 0
+    for c in range(len(folded)):
+        ranks.append(builder.rank(c))
+        num_tasks += sum(map(len, ranks[-1].streams.values()))
+        if num_tasks > MAX_TASKS:
+            raise SimulationError(
+                f"more than {MAX_TASKS:,} operations in {c + 1} of {len(folded)} classes of ranks; "
+                "fold ranks, or simulate fewer of them or fewer microbatches"
+            )
     builder.tie(ranks)
-    return Program(ranks, folded.capacities())
+    return Program(tuple(ranks), folded.capacities())
 
 
 @dataclass

@@ -4,6 +4,9 @@ from collections.abc import Iterator
 
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
 
+MAX_PASSES = 5_000_000
+"""Far beyond any real step; keeps a slip in the batch size from filling the memory."""
+
 Problem = tuple[str, str]
 """(dotted key path, what is wrong and what would do)."""
 
@@ -107,6 +110,13 @@ def _batch(
         )
         return
     microbatches = training.global_batch_size // sequences
+    passes = 2 * microbatches * parallelism.virtual_pipeline_model_parallel_size * pp
+    if passes > MAX_PASSES:
+        yield (
+            "training.global_batch_size",
+            f"gives {passes:,} passes of microbatches through model chunks; at most "
+            f"{MAX_PASSES:,} can be simulated",
+        )
     if parallelism.pipeline_schedule == "interleaved_1f1b" and microbatches % pp:
         yield (
             "training.global_batch_size",

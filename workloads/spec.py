@@ -28,7 +28,7 @@ class ModelSpec(Spec):
     """A dense GPT- or Llama-like decoder."""
 
     name: str = "custom"
-    num_layers: Count
+    num_layers: Annotated[int, Field(gt=0, le=10_000)]
     hidden_size: Count
     num_attention_heads: Count
     ffn_hidden_size: Count | None = None
