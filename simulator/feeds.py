@@ -1,4 +1,4 @@
-"""Which transfer brought a pass its input: from sends in one rank's trace to passes in another's."""
+"""Which transfer brought a pass its input: sends of one rank, passes of another."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -43,13 +43,17 @@ def build_program(work: StepWork, folded: FoldedRanks, costs: Costs) -> Program:
     for c in range(len(folded)):
         ranks.append(builder.rank(c))
         num_tasks += sum(map(len, ranks[-1].streams.values()))
-        if num_tasks > MAX_TASKS:
-            raise SimulationError(
-                f"more than {MAX_TASKS:,} operations in {c + 1} of {len(folded)} classes of ranks; "
-                "fold ranks, or simulate fewer of them or fewer microbatches"
-            )
+        _check_size(num_tasks * len(folded) // (c + 1))
     builder.tie(ranks)
     return Program(tuple(ranks), folded.capacities())
+
+
+def _check_size(num_tasks: int) -> None:
+    if num_tasks > MAX_TASKS:
+        raise SimulationError(
+            f"about {num_tasks:,} operations are more than the {MAX_TASKS:,} that fit in memory; "
+            "let ranks that behave alike be folded, or simulate fewer ranks or microbatches"
+        )
 
 
 @dataclass

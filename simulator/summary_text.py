@@ -1,0 +1,76 @@
+"""Numbers as people read them: scaled, with decimal prefixes, and the names of a result's terms.
+
+Inside the program everything is in SI base units; only charts and reports scale.
+"""
+
+_DECIMAL = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+GIB = 2.0**30
+
+TERM_NAMES = {
+    "kernel_efficiency": "GEMM, attention below peak",
+    "gemm": "GEMM",
+    "attention": "attention",
+    "memory_bound": "memory-bound kernels",
+    "recompute": "recomputation",
+    "optimizer": "optimizer",
+    "tp_exposed": "exposed tensor parallel",
+    "cp_exposed": "exposed context parallel",
+    "ep_exposed": "exposed expert parallel",
+    "pp_exposed": "exposed pipeline parallel",
+    "dp_exposed": "exposed data parallel",
+    "interference": "slowed by communication",
+    "straggler_wait": "waiting for slower ranks",
+    "overhead": "host time",
+    "bubble": "pipeline bubble",
+}
+MEMORY_TERMS = ("weights", "gradients", "optimizer", "activations", "buffers", "framework")
+
+
+def term_name(term: str) -> str:
+    """A term of the breakdown in words."""
+    return TERM_NAMES.get(term, term.replace("_", " "))
+
+
+def seconds_text(seconds: float) -> str:
+    """Four digits and a unit: 12.33 s, 84.06 ms, 3.2 µs."""
+    size = abs(seconds)
+    if size >= 1000.0:
+        return f"{seconds:,.0f} s"
+    if size >= 0.99995 or size == 0.0:
+        return f"{seconds:.4g} s"
+    if size >= 0.99995e-3:
+        return f"{seconds * 1e3:.4g} ms"
+    return f"{seconds * 1e6:.4g} µs" if size >= 5e-10 else "0 s"
+
+
+def scaled_text(value: float, unit: str) -> str:
+    """Three digits or more with a decimal prefix: 64.4 GB, 337 GB/s, 1.2 MJ."""
+    for factor, prefix in _DECIMAL:
+        if abs(value) >= 0.9995 * factor:
+            return f"{_three_digits(value / factor)} {prefix}{unit}"
+    return f"{_three_digits(value)} {unit}"
+
+
+def gib_text(num_bytes: float) -> str:
+    """Binary gibibytes, as `nvidia-smi` and PyTorch print them."""
+    return f"{num_bytes / GIB:.1f} GiB"
+
+
+def percent_text(fraction: float, digits: int = 1) -> str:
+    return f"{fraction * 100:.{digits}f} %"
+
+
+def count_text(value: float) -> str:
+    """Whole numbers with thousands apart; small ones with three digits."""
+    return f"{value:,.0f}" if abs(value) >= 100 else _three_digits(value)
+
+
+def _three_digits(value: float) -> str:
+    if value == 0:
+        return "0"
+    size = abs(value)
+    if size >= 99.95:
+        return f"{value:,.0f}"
+    if size >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if size >= 0.0995 else f"{value:.3g}"
