@@ -25,11 +25,6 @@ from workloads.operations import (
     Overlapped,
 )
 
-STEP_OVERHEAD_S = 0.018
-"""Data loading, Python and logging between two steps, during which the GPU has nothing to do.
-Median of measured minus simulated step over 11 GPU-bound Megatron-LM runs on one H200 (2.7B to 70B
-widths; 6 to 23 ms, one 65); its host is slow, others may take less."""
-
 USERBUFFER_SMS = 16
 """SMs of a pipelined reduce-scatter, and
 USERBUFFER_SPLITS its chunks: Transformer Engine's defaults (pytorch/module/base.py,
@@ -86,8 +81,8 @@ class Costs:
 
     def host_segments(self) -> tuple[Segment, ...]:
         """What the host does once per step while its GPU waits."""
-        piece = Piece("host between steps", "overhead", "overhead", STEP_OVERHEAD_S)
-        return (Segment((piece,), STEP_OVERHEAD_S, 0.0, 0.0),)
+        seconds = self.cluster.profile.step_overhead_s
+        return (Segment((Piece("host between steps", "overhead", "overhead", seconds),), seconds),)
 
     def exchange(self, op: Collective, shape: GroupShape) -> CollectiveCost:
         """A collective that the event loop runs."""
@@ -202,4 +197,9 @@ class Costs:
     def _seconds(self, op: Compute, time: KernelTime) -> float:
         if time.source != "measured":
             self.guessed.setdefault(time.source, set()).add(op.name)
-        return time.seconds
+        profile = self.cluster.profile
+        if isinstance(op, Gemm):
+            return time.seconds / profile.gemm_efficiency
+        if isinstance(op, Attention):
+            return time.seconds / profile.attention_efficiency
+        return time.seconds / profile.memory_bound_efficiency

@@ -31,9 +31,9 @@ class Segment:
 
     pieces: tuple[Piece, ...]
     duration_s: float
-    compute_s: float
+    compute_s: float = 0.0
     """Part of the duration spent on the SMs."""
-    link_s: float
+    link_s: float = 0.0
     """Part bound by the links of the tensor-parallel group."""
     parameters: int = 0
     """Weights it reads first (forward) or completes the gradient of (backward)."""

@@ -48,8 +48,9 @@ def simulate(run: RunSpec, fold: bool = True) -> Result:
     )
     grid = RankGrid.of(run.parallelism, run.cluster.num_gpus)
     wraps = run.parallelism.virtual_pipeline_model_parallel_size > 1
-    folded = FoldedRanks(run.cluster, grid, wraps=wraps, folded=fold)
-    costs = Costs(run.cluster)
+    cluster = run.cluster.calibrated()
+    folded = FoldedRanks(cluster, grid, wraps=wraps, folded=fold)
+    costs = Costs(cluster)
     program = build_program(work, folded, costs)
     executed = Engine(program.ranks, program.capacity_bytes_per_s).run()
     metrics = summarize(run, work, program, executed, costs.guessed)
