@@ -122,9 +122,7 @@ def _piece_events(span: Span, pid: int, tid: int) -> Iterator[str]:
         start = end
 
 
-def _complete(
-    pid: int, tid: int, name: str, category: str, start: int, end: int, args: str
-) -> str:
+def _complete(pid: int, tid: int, name: str, category: str, start: int, end: int, args: str) -> str:
     return (
         f'{{"ph": "X", "pid": {pid}, "tid": {tid}, "ts": {start / _TICKS_PER_US!r}, '
         f'"dur": {(end - start) / _TICKS_PER_US!r}, "name": {_quoted(name)}, '

@@ -22,6 +22,7 @@ from simulator.palette import BUBBLE, Style, is_ramp, style, text_color
 _BAR = 0.86  # height of a box, of the row's
 _MIN_EDGE_PX = 7.0  # boxes narrower than this, in the median, get no white edge
 _THIN_PX = 1.5  # boxes narrower than this would come and go with the rounding to pixels
+_LEAST_PX = 0.4  # the shortest transfer still leaves a trace
 _PADDING_PX = 2.5  # kept free on both sides of a label
 _SMALLEST = 6.0  # points
 _POINTS_PER_INCH = 72.0
@@ -39,7 +40,11 @@ class Scale:
     def width(self, box: Box) -> float:
         """Pixels of the box within the window."""
         seen_s = min(box.end_s, self.window[1]) - max(box.start_s, self.window[0])
-        return seen_s * self.width_px / (self.window[1] - self.window[0])
+        return seen_s * self.px_per_s
+
+    @property
+    def px_per_s(self) -> float:
+        return self.width_px / (self.window[1] - self.window[0])
 
 
 def draw_boxes(axes: Axes, rows: Sequence[Row], scale: Scale) -> None:
@@ -58,7 +63,7 @@ def draw_boxes(axes: Axes, rows: Sequence[Row], scale: Scale) -> None:
             key = (not ramp, box.category, _style(box), edge, thin)
             fills.setdefault(key, []).append((box.start_s, box.end_s, y))
     for key in sorted(fills, key=lambda k: (*k[:2], k[2].fill, *k[3:])):
-        axes.add_artist(_patch(fills[key], *key[2:]))
+        axes.add_artist(_patch(fills[key], *key[2:], least_s=_LEAST_PX / scale.px_per_s))
 
 
 def _has_edges(rows: Sequence[Row], operations: bool, scale: Scale) -> bool:
@@ -72,11 +77,13 @@ def _style(box: Box) -> Style:
 
 
 def _patch(
-    spans: Sequence[tuple[float, float, int]], fill: Style, edge: bool, thin: bool
-) -> PathPatch:
+    spans: Sequence[tuple[float, float, int]], fill: Style, edge: bool, thin: bool,
+    least_s: float = 0.0,
+) -> PathPatch:  # fmt: skip
     """All boxes of one fill. Wide ones are sharp and leave no seam between neighbours; thin ones
     tint a pixel by the part of it that they cover."""
     start, end, y = np.array(spans, dtype=float).T
+    end = np.maximum(end, start + least_s)
     low, high = y - _BAR / 2, y + _BAR / 2
     corners = [(start, low), (end, low), (end, high), (start, high), (start, low)]
     vertices = np.stack([np.stack(corner, axis=1) for corner in corners], axis=1)
@@ -131,10 +138,12 @@ def _labelled(rows: Sequence[Row], scale: Scale) -> Iterator[tuple[int, Box, flo
 
 def _measured(label: str) -> _Text:
     outline = TextPath((0, 0), label, size=100, prop=FontProperties(family="DejaVu Sans"))
-    extent = outline.get_extents()
+    # the hull of the control points, a hair wider than the exact extent and far quicker to find
+    x = np.asarray(outline.vertices)[np.asarray(outline.codes) != Path.CLOSEPOLY, 0]
+    left, right = float(x.min()), float(x.max())
     # digits are 0.73 high; letters of one text share their base line with those of others
-    to_unit = Affine2D().translate(-(extent.x0 + extent.x1) / 2, -36.5).scale(0.01)
-    return _Text(to_unit.transform_path(outline), extent.width / 100)
+    to_unit = Affine2D().translate(-(left + right) / 2, -36.5).scale(0.01)
+    return _Text(to_unit.transform_path(outline), (right - left) / 100)
 
 
 def _font_size(

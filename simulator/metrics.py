@@ -15,6 +15,8 @@ from workloads.pipeline import peak_in_flight
 
 SECONDS_PER_HOUR = 3600.0
 TRILLION = 1e12
+KINDS = ("tp", "cp", "ep", "pp", "dp")
+"""Axes that communicate; cp and ep are there for readers and stay zero until they are built."""
 _COMPUTE = ("gemm", "attention", "memory_bound", "recompute", "optimizer", "interference")
 
 
@@ -30,7 +32,7 @@ def summarize(
     breakdown = Breakdown(step_s)
     terms = {r.rank: breakdown.terms_s(r) for r in program.ranks}
     critical = max(program.ranks, key=lambda r: _busy_s(terms[r.rank]))
-    memory = _memory(run, work)
+    memory = memory_needed(run, work)
     gpus = run.cluster.num_gpus
     peak = getattr(run.cluster.node.gpu.peak_flops_per_s, run.training.precision)
     flops = model_flops(run.model, run.training)
@@ -100,7 +102,7 @@ def _explain(
 
 def _communication(rank: Rank, terms: Mapping[str, float]) -> dict[str, dict[str, float]]:
     """Bytes that one rank of the critical stage sends, per kind, and the time that takes."""
-    moved = {"tp": [0.0, 0.0], "pp": [0.0, 0.0], "dp": [0.0, 0.0]}
+    moved = {kind: [0.0, 0.0] for kind in KINDS}
     for tasks in rank.streams.values():
         for task in tasks:
             kind, num_bytes, busy_s = _moved(task)
@@ -110,7 +112,7 @@ def _communication(rank: Rank, terms: Mapping[str, float]) -> dict[str, dict[str
         kind: {
             "bytes": num_bytes,
             "busy_s": busy_s,
-            "exposed_s": terms[f"{kind}_exposed"],
+            "exposed_s": terms.get(f"{kind}_exposed", 0.0),
             "busbw": num_bytes / busy_s if busy_s > 0 else 0.0,
         }
         for kind, (num_bytes, busy_s) in moved.items()
@@ -125,7 +127,8 @@ def _moved(task: Task) -> tuple[str, float, float]:
     return ("tp", *task.profile.traffic(task.from_s, task.to_s))
 
 
-def _memory(run: RunSpec, work: StepWork) -> dict[str, Any]:
+def memory_needed(run: RunSpec, work: StepWork) -> dict[str, Any]:
+    """The `memory` part of a result, which needs no execution."""
     per_stage: list[StageMemory] = [
         stage_memory(
             run.model, run.training, run.parallelism, run.optimizer, run.data_parallel_size,

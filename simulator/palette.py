@@ -10,8 +10,8 @@ from functools import cache
 
 BUBBLE = "#ebebeb"
 _RAMPS = {
-    "forward": ("#00456b", "#4a9fd1"),  # around Okabe-Ito blue #0072B2
-    "backward": ("#d38300", "#ffd58a"),  # around Okabe-Ito orange #E69F00
+    "forward": ("#00456b", "#3f92c6"),  # around Okabe-Ito blue #0072B2
+    "backward": ("#dc8c0a", "#ffd58a"),  # around Okabe-Ito orange #E69F00
     "recompute": ("#b84a00", "#ee8a4a"),  # around Okabe-Ito vermillion #D55E00
 }
 """From the first chunk (or kind of kernel) to the last, dark to light."""

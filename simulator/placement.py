@@ -159,13 +159,15 @@ class FoldedRanks:
         if self._shared is not None:
             self._shared.classify(hubs[-1], self._flow_class)
 
-    def _group_hubs(self, axis: str) -> Hubs:
-        """Groups of one axis, told apart by their shape on nodes."""
-        groups = self._groups[axis]
-        num_gpus = self._cluster.node.gpus_per_node
-        nics = groups * self._cluster.node.nics_per_node // num_gpus
-        colors = _distinct(groups // num_gpus) * (groups.shape[1] + 1) + _distinct(nics)
-        return Hubs(groups, np.zeros(groups.shape[1], np.int64), colors)
+    def _group_hubs(self, axis: str) -> Incidence:
+        """Groups of one axis, told apart by their shape on nodes; members by how many share their
+        node, and so the group's bytes."""
+        groups, node = self._groups[axis], self._cluster.node
+        num_groups, width = groups.shape
+        nodes, nics = groups // node.gpus_per_node, groups * node.nics_per_node
+        shapes = _distinct(nodes) * (width + 1) + _distinct(nics // node.gpus_per_node)
+        hubs = np.repeat(np.arange(num_groups), width)
+        return Incidence(groups.ravel(), hubs, _occurrences(nodes).ravel(), shapes)
 
     def _pair_hubs(self) -> Hubs:
         """Sender and receiver of each stage boundary, told apart by the path between them."""
@@ -192,7 +194,7 @@ class FoldedRanks:
     def _flows(self) -> Iterator[ConcreteFlow]:
         """Every flow of every rank and group, with the shared links it loads."""
         topology, private = self._topology, self._is_private
-        for axis in ("dp", "embedding"):
+        for axis in self._groups:
             for g, group in enumerate(self._groups[axis]):
                 loads = topology.collective_links([int(r) for r in group])
                 shared = {k: w for k, w in loads.items() if not private(k)}
@@ -267,3 +269,10 @@ def _distinct(rows: Ints) -> Ints:
     """Number of distinct values in each row."""
     ordered = np.sort(rows, axis=1)
     return np.asarray(1 + (np.diff(ordered, axis=1) != 0).sum(axis=1), np.int64)
+
+
+def _occurrences(rows: Ints) -> Ints:
+    """How often each value occurs in its row."""
+    keys = rows + np.arange(len(rows))[:, None] * (rows.max(initial=0) + 1)
+    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    return np.asarray(counts[inverse].reshape(rows.shape), np.int64)

@@ -1,34 +1,10 @@
-"""Numbers as people read them: scaled, with decimal prefixes, and the names of a result's terms.
+"""Numbers as people read them: scaled, with decimal prefixes.
 
 Inside the program everything is in SI base units; only charts and reports scale.
 """
 
 _DECIMAL = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 GIB = 2.0**30
-
-TERM_NAMES = {
-    "kernel_efficiency": "GEMM, attention below peak",
-    "gemm": "GEMM",
-    "attention": "attention",
-    "memory_bound": "memory-bound kernels",
-    "recompute": "recomputation",
-    "optimizer": "optimizer",
-    "tp_exposed": "exposed tensor parallel",
-    "cp_exposed": "exposed context parallel",
-    "ep_exposed": "exposed expert parallel",
-    "pp_exposed": "exposed pipeline parallel",
-    "dp_exposed": "exposed data parallel",
-    "interference": "slowed by communication",
-    "straggler_wait": "waiting for slower ranks",
-    "overhead": "host time",
-    "bubble": "pipeline bubble",
-}
-MEMORY_TERMS = ("weights", "gradients", "optimizer", "activations", "buffers", "framework")
-
-
-def term_name(term: str) -> str:
-    """A term of the breakdown in words."""
-    return TERM_NAMES.get(term, term.replace("_", " "))
 
 
 def seconds_text(seconds: float) -> str:
@@ -63,6 +39,12 @@ def percent_text(fraction: float, digits: int = 1) -> str:
 def count_text(value: float) -> str:
     """Whole numbers with thousands apart; small ones with three digits."""
     return f"{value:,.0f}" if abs(value) >= 100 else _three_digits(value)
+
+
+def money_text(usd: float) -> str:
+    if usd >= 1000:
+        return f"${usd:,.0f}"
+    return f"${usd:.2f}" if usd >= 0.1 else f"${usd:.2g}"
 
 
 def _three_digits(value: float) -> str:

@@ -171,15 +171,17 @@ def column_backward(
     dgrad = Gemm(f"{name} dgrad", x.tokens, x.h, width, "dgrad", x.training.precision)
     wgrad = _wgrad(x, name, width, x.h, weights)
     if x.t == 1:
-        return dgrad, wgrad
+        return dgrad, *wgrad
     if not x.parallelism.sequence_parallel:
         reduce = Collective(f"{name} dgrad", "all_reduce", "tp", x.stream_bytes)
-        return dgrad, Overlapped(f"{name} wgrad", (wgrad,), reduce, "concurrent")
+        if not x.parallelism.async_tensor_model_parallel_allreduce:
+            return dgrad, *wgrad, reduce
+        return dgrad, Overlapped(f"{name} wgrad", wgrad, reduce, "concurrent")
     gather = Collective(f"{name} input again", "all_gather", "tp", x.stream_bytes)
     scatter = Collective(f"{name} dgrad", "reduce_scatter", "tp", x.stream_bytes)
     return (
         Overlapped(f"{name} dgrad", (dgrad,), gather, "concurrent"),
-        Overlapped(f"{name} wgrad", (wgrad,), scatter, "concurrent"),
+        Overlapped(f"{name} wgrad", wgrad, scatter, "concurrent"),
     )
 
 
@@ -204,18 +206,29 @@ def row_backward(x: Shapes, name: str, width: int) -> tuple[Operation, ...]:
     dgrad = Gemm(f"{name} dgrad", x.tokens, width, x.h, "dgrad", x.training.precision)
     wgrad = _wgrad(x, name, x.h, width, weights)
     if not x.parallelism.sequence_parallel:
-        return dgrad, wgrad
+        return dgrad, *wgrad
     gather = Collective(f"{name} output gradient", "all_gather", "tp", x.stream_bytes)
     if x.parallelism.tp_comm_overlap:
-        return Overlapped(f"{name} dgrad", (dgrad,), gather, "pipelined"), wgrad
-    return gather, dgrad, wgrad
+        return Overlapped(f"{name} dgrad", (dgrad,), gather, "pipelined"), *wgrad
+    return gather, dgrad, *wgrad
 
 
-def _wgrad(x: Shapes, name: str, rows: int, columns: int, weights: int) -> Gemm:
-    return Gemm(
+def _wgrad(
+    x: Shapes, name: str, rows: int, columns: int, weights: int
+) -> tuple[Gemm | MemoryBound, ...]:
+    """[rows, T] x [T, columns], added into the main gradient: by the GEMM itself, or by a kernel
+    that reads the 2-byte product and reads and writes the main gradient."""
+    in_fp32 = x.training.accumulate_allreduce_grads_in_fp32
+    fused = x.training.gradient_accumulation_fusion
+    gemm = Gemm(
         f"{name} wgrad", rows, columns, x.tokens, "wgrad", x.training.precision,
-        accumulate_fp32=x.training.accumulate_allreduce_grads_in_fp32, parameters=weights,
+        accumulate_fp32=in_fp32 and fused, parameters=weights if fused else 0,
     )  # fmt: skip
+    if fused:
+        return (gemm,)
+    per_weight = ELEMENT_BYTES + 2 * (4 if in_fp32 else ELEMENT_BYTES)
+    added = float(per_weight * rows * columns)
+    return gemm, MemoryBound(f"{name} wgrad add", "elementwise", added, weights)
 
 
 def _has_bias(x: Shapes, bias: bool | None) -> int:

@@ -104,6 +104,9 @@ class TrainingSpec(Spec):
     """How model FLOPs count causal attention: the whole square, or half of it."""
     accumulate_allreduce_grads_in_fp32: bool = True
     """Main gradients (and what is reduced) in 4 bytes instead of 2."""
+    gradient_accumulation_fusion: bool = True
+    """Weight gradients are added to the main gradients by the GEMM itself; otherwise (before 2022,
+    or without APEX) by a kernel of its own after each."""
     cross_entropy_loss_fusion: bool = False
 
 
@@ -124,6 +127,9 @@ class ParallelismSpec(Spec):
     tp_comm_overlap: bool = False
     """Pipeline GEMMs with their all-gather or reduce-scatter (userbuffers); needs
     sequence_parallel."""
+    async_tensor_model_parallel_allreduce: bool = True
+    """Without sequence_parallel: all-reduce an input gradient beside its weight's; off, as before
+    2022, after both."""
 
     @model_validator(mode="after")
     def _fill(self) -> Self:

@@ -1,0 +1,222 @@
+"""What a framework of its time does where a published run does not say: the documented table.
+
+A row of a runs table (`validation.measured`) names its framework; the first pattern that matches
+chooses a `Software`. A row's own columns, and Megatron-LM arguments quoted in its notes, always
+win over these defaults.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """One framework of one time. Fields carry the names of the run file's keys."""
+
+    name: str
+    source: str
+    """Where each default is taken from."""
+    attention_backend: Literal["flash", "unfused"] = "flash"
+    sequence_parallel: bool = True
+    """Where tensor parallelism is used."""
+    tp_comm_overlap: bool = False
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    overlap_p2p_communication: bool | None = None
+    """None: in the interleaved schedule only."""
+    accumulate_allreduce_grads_in_fp32: bool = True
+    gradient_accumulation_fusion: bool = True
+    async_tensor_model_parallel_allreduce: bool = True
+    cross_entropy_loss_fusion: bool = False
+    gpt_position_embedding: Literal["learned_absolute", "rope"] = "rope"
+    """Of a model without a gated MLP; gated ones (Llama) are taken to rotate."""
+    gpt_untied: bool = True
+    """Whether such a model has an output matrix of its own; gated ones are taken to."""
+    gpt_dropout: float = 0.0
+    recompute_granularity: Literal["none", "selective", "full"] = "none"
+    unsupported: str = ""
+    """Why rows of this framework are not simulated, if they are not."""
+
+
+MEGATRON_2021 = Software(
+    name="Megatron-LM, 2020 and 2021",
+    source="NVIDIA/Megatron-LM v2.0 to v2.5: megatron/model/transformer.py, mpu/mappings.py and "
+    "mpu/layers.py (the input gradient is all-reduced after both backward products), "
+    "model/distributed.py (each gradient is added to a 2-byte main gradient by a kernel of its "
+    "own), p2p_communication.py (synchronous), arguments.py (dropout 0.1)",
+    attention_backend="unfused",
+    sequence_parallel=False,
+    overlap_p2p_communication=False,
+    accumulate_allreduce_grads_in_fp32=False,
+    gradient_accumulation_fusion=False,
+    async_tensor_model_parallel_allreduce=False,
+    gpt_position_embedding="learned_absolute",
+    gpt_untied=False,
+    gpt_dropout=0.1,
+)
+
+MEGATRON_2022 = replace(
+    MEGATRON_2021,
+    name="Megatron-LM, 2022",
+    source="NVIDIA/Megatron-LM v3.0: core/tensor_parallel/layers.py "
+    "(LinearWithGradAccumulationAndAsyncCommunication: all-reduce beside wgrad, wgrad added into "
+    "fp32 main gradients), p2p_communication.py (synchronous); Korthikanti 2022 (arXiv "
+    "2205.05198)",
+    accumulate_allreduce_grads_in_fp32=True,
+    gradient_accumulation_fusion=True,
+    async_tensor_model_parallel_allreduce=True,
+)
+
+MEGATRON_DEEPSPEED = replace(
+    MEGATRON_2021,
+    name="Megatron-DeepSpeed",
+    source="microsoft/Megatron-DeepSpeed and bigscience-workshop/Megatron-DeepSpeed, forks of "
+    "Megatron-LM v2.4: the same layers; gradients stay in 2 bytes, added by a kernel of their own",
+)
+
+SOFTWARE: tuple[tuple[str, Software], ...] = (
+    (
+        r"MegaScale",
+        Software("MegaScale", "NSDI 2024", unsupported="MegaScale changes the model (parallel "
+                 "block, sliding window)"),
+    ),
+    (r"ZeRO-3|FSDP", Software("fully sharded", "", unsupported="ZeRO-3/FSDP is not built yet")),
+    (r"JAX|Pax|MaxText|AutoModel", Software("JAX", "", unsupported="not a Megatron-like trainer")),
+    (r"HAI-LLM|Meta internal|unknown", Software("closed", "", unsupported="closed trainer")),
+    (r"Megatron-LM (Sep 2020|Jan 2021|2021)", MEGATRON_2021),
+    (r"Megatron-LM 2022", MEGATRON_2022),
+    (
+        r"Megatron-LM \(commit 285068c8\)",
+        replace(
+            MEGATRON_2022,
+            name="Megatron-LM, 2023",
+            source="MegaScale (arXiv 2402.15627), section 6: Megatron-LM at commit 285068c8",
+            sequence_parallel=True,
+            gpt_dropout=0.0,
+        ),
+    ),
+    (
+        r"Megatron-LM fork, schedule (1F1B-I|1F1B)$",
+        replace(
+            MEGATRON_2022,
+            name="Megatron-LM, 2023 (zero bubble fork)",
+            source="sail-sg/zero-bubble-pipeline-parallelism, a fork of Megatron-LM of 2023; Qi "
+            "et al. (arXiv 2401.10241), section 5: no data or tensor parallelism",
+        ),
+    ),
+    (
+        r"Megatron-LM fork, schedule",
+        Software("zero bubble fork", "", unsupported="zero-bubble schedules are not built yet"),
+    ),
+    (
+        r"Megatron-DeepSpeed, flash-attn v2",
+        replace(
+            MEGATRON_DEEPSPEED,
+            name="Megatron-DeepSpeed with FlashAttention 2",
+            source="OpenLLM-France/Lucie-Training: CUDA_LAUNCH_BLOCKING=1, so nothing overlaps",
+            attention_backend="flash",
+            gpt_dropout=0.0,
+        ),
+    ),
+    (
+        r"BF16Optimizer",
+        replace(
+            MEGATRON_DEEPSPEED,
+            name="Megatron-DeepSpeed, BF16Optimizer",
+            source="bigscience chronicles: bf16 with fp32 gradient accumulation",
+            accumulate_allreduce_grads_in_fp32=True,
+        ),
+    ),
+    (r"Megatron-DeepSpeed", MEGATRON_DEEPSPEED),
+    (
+        r"Megatron-Core r0\.8",
+        Software(
+            "Megatron-Core 0.8",
+            "NVIDIA/Megatron-LM README of July 2024: overlap of data-, tensor- and "
+            "pipeline-parallel communication",
+            tp_comm_overlap=True,
+            overlap_grad_reduce=True,
+            overlap_param_gather=True,
+        ),
+    ),
+    (
+        r"Megatron-Core v0\.6|FlagScale",
+        Software("Megatron-Core 0.6", "FlagOpen/FlagPerf launch scripts: no overlap asked for"),
+    ),
+    (
+        r"Megatron-LM core_v|Megatron-Core dev CI",
+        Software(
+            "Megatron-Core",
+            "NVIDIA/Megatron-LM core_v0.15, arguments.py: nothing overlaps unless asked for",
+            sequence_parallel=False,
+            gpt_position_embedding="learned_absolute",
+            gpt_untied=False,
+            gpt_dropout=0.1,
+        ),
+    ),
+    (
+        r"Megatron-LM 23e00ed0",
+        Software(
+            "Megatron-LM, January 2026",
+            "MooreThreads/SimuMax docs/b200: all overlap switched off, fused cross entropy",
+            cross_entropy_loss_fusion=True,
+        ),
+    ),
+    (
+        r"recipe|NeMo|MLPerf|Megatron-Bridge|mcore",
+        Software(
+            "NeMo",
+            "NVIDIA/dgxc-benchmarking recipes and NeMo's MegatronCommOverlapCallback: gradients "
+            "reduced in 2 bytes (grad_reduce_in_fp32=False), data-parallel overlaps on",
+            overlap_grad_reduce=True,
+            overlap_param_gather=True,
+            accumulate_allreduce_grads_in_fp32=False,
+        ),
+    ),
+    (r"Megatron-Core", Software("Megatron-Core", "as Megatron-Core 0.8", tp_comm_overlap=True,
+                                overlap_grad_reduce=True, overlap_param_gather=True)),
+    (
+        r"nanotron",
+        Software(
+            "nanotron",
+            "huggingface/nanotron v0.5: parallel/data_parallel/utils.py and optim/zero.py "
+            "(gradients accumulated in fp32 and reduced after the last backward, parameters "
+            "gathered after the step), tensor_parallel/functional.py (asynchronous column "
+            "products), pipeline_parallel/p2p.py (synchronous)",
+            gradient_accumulation_fusion=False,
+            overlap_p2p_communication=False,
+        ),
+    ),
+    (
+        r"InternEvo",
+        Software(
+            "InternEvo",
+            "InternLM/InternEvo, doc/en/train_performance.md: ZeRO-1 with overlapped reduction",
+            sequence_parallel=False,
+            overlap_grad_reduce=True,
+            accumulate_allreduce_grads_in_fp32=False,
+            gradient_accumulation_fusion=False,
+        ),
+    ),
+    (
+        r"PaddlePaddle",
+        Software(
+            "PaddlePaddle 2.5",
+            "FlagOpen/FlagPerf, training/nvidia: PaddleNLP with flash-attn, no overlap",
+            sequence_parallel=False,
+            accumulate_allreduce_grads_in_fp32=False,
+            gradient_accumulation_fusion=False,
+            async_tensor_model_parallel_allreduce=False,
+        ),
+    ),
+)  # fmt: skip
+"""(pattern searched in the framework's name, defaults), the first that matches."""
+
+
+def software_of(framework: str) -> Software | None:
+    """The defaults for a framework, None for one that the table does not know."""
+    for pattern, software in SOFTWARE:
+        if re.search(pattern, framework):
+            return software
+    return None

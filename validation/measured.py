@@ -1,0 +1,361 @@
+"""Tables of measured runs: each row becomes run specs to simulate and the values it measured.
+
+One CSV format for all sources, one run a row, blank where the source does not say. Blanks are
+filled from `validation.defaults`; a setting that was not published at all (micro-batch,
+interleaving, recomputation of tuned headline runs) becomes several specs, of which the one that
+performs best is compared. A row that cannot be simulated keeps its reason.
+"""
+
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from hardware.presets import preset_names
+from simulator.errors import ConfigError, Place, Problem
+from simulator.runspec import RunSpec
+from validation.arguments import layers_of_interleaving, quoted_arguments
+from validation.clusters import cluster_of
+from validation.defaults import Software, software_of
+from validation.network_notes import network_efficiency
+from workloads.layout_checks import check_layout
+from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
+
+Row = Mapping[str, str]
+
+COLUMNS = (
+    "id", "num_layers", "hidden_size", "num_attention_heads", "seq_length", "gpu", "num_gpus",
+    "global_batch_size", "framework", "step_time_s",
+)  # fmt: skip
+"""Columns that a table needs; others are read where they exist."""
+
+UNPUBLISHED_MICRO_BATCHES = (1, 2, 4)
+"""Tried where a source does not print the micro-batch."""
+
+DEFAULT_VOCAB_SIZE = 50257
+"""GPT-2's, which Megatron-LM's examples use, where a source does not print it."""
+
+
+class NotModelledError(ValueError):
+    """The row needs something that is not built, or does not say enough; the message says what."""
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """One row: what was measured, and what to simulate for it."""
+
+    row: Row
+    id: str
+    source_key: str
+    step_time_s: float | None
+    peak_memory_bytes: float | None
+    memory_is_allocated: bool
+    """`max allocated` of PyTorch, which leaves out CUDA context and NCCL; else as `nvidia-smi`."""
+    oom: bool
+    """The run failed for lack of memory."""
+
+
+def read_runs(path: Path) -> tuple[MeasuredRun, ...]:
+    """Read a runs table.
+
+    Raises `ConfigError` for a file that cannot be read, lacks needed columns, or has a number that
+    is none, all problems at once.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            header = tuple(reader.fieldnames or ())
+            lines = [(reader.line_num, {k: v or "" for k, v in row.items() if k}) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(Problem(f"cannot be read: {reason}", place=Place(str(path)))) from None
+    absent = [name for name in COLUMNS if name not in header]
+    if absent:
+        message = f"is not a table of runs: no column {', '.join(absent)}"
+        raise ConfigError(Problem(message, place=Place(str(path), 1)))
+    problems: list[Problem] = []
+    runs: list[MeasuredRun] = []
+    for line, row in lines:
+        try:
+            runs.append(measured_run(row))
+        except ValueError as error:
+            problems.append(Problem(str(error), place=Place(str(path), line)))
+    if problems:
+        raise ConfigError(problems)
+    return tuple(runs)
+
+
+def measured_run(row: Row) -> MeasuredRun:
+    """The measured values of a row. Raises `ValueError` for text where a number belongs."""
+    basis = row.get("peak_memory_basis", "")
+    memory = _number(row, "peak_memory_gb")
+    step = _number(row, "step_time_s")
+    return MeasuredRun(
+        row=row,
+        id=row["id"],
+        source_key=row["id"].partition("-")[0],
+        step_time_s=step if step else None,
+        peak_memory_bytes=None if not memory else memory * (2**30 if "GiB" in basis else 1e9),
+        memory_is_allocated="allocated" in basis,
+        oom=_flag(row, "oom") is True,
+    )
+
+
+def run_specs(row: Row) -> tuple[RunSpec, ...]:
+    """What to simulate for a row: one spec, or one for each unpublished setting that is possible.
+
+    Raises `NotModelledError` where it cannot be simulated.
+    """
+    software = _software(row)
+    _check_supported(row)
+    found: list[RunSpec] = []
+    reason = ""
+    for settings in _settings(row, software):
+        try:
+            found.append(_run_spec(row, software, settings))
+        except NotModelledError as error:
+            reason = reason or str(error)
+    if not found:
+        raise NotModelledError(reason)
+    return tuple(found)
+
+
+# what cannot be simulated
+
+
+def _software(row: Row) -> Software:
+    software = software_of(row["framework"])
+    if software is None:
+        raise NotModelledError(f"no defaults for the framework {row['framework']!r}")
+    if software.unsupported:
+        raise NotModelledError(software.unsupported)
+    return software
+
+
+def _check_supported(row: Row) -> None:
+    task = row.get("task", "") or "pretrain"
+    if task != "pretrain":
+        raise NotModelledError(f"task {task}")
+    if (_integer(row, "num_experts") or 0) > 0:
+        raise NotModelledError("mixture of experts is not built yet")
+    if _flag(row, "multi_latent_attention"):
+        raise NotModelledError("multi-latent attention is not built yet")
+    for key in ("context_parallel_size", "expert_model_parallel_size"):
+        if (_integer(row, key) or 1) > 1:
+            raise NotModelledError(f"{key} above 1 is not built yet")
+    if row.get("precision", "") not in ("", "bf16", "fp16"):
+        raise NotModelledError(f"precision {row['precision']} is not built yet")
+    if row.get("data_parallel_sharding", "") not in _SHARDING:
+        raise NotModelledError(f"data-parallel sharding {row['data_parallel_sharding']}")
+    if row.get("cuda_graph", "") not in ("", "none", "local"):
+        raise NotModelledError("CUDA graphs")
+    needed = ("num_layers", "hidden_size", "num_attention_heads", "seq_length",
+              "global_batch_size", "num_gpus")  # fmt: skip
+    blank = [key for key in needed if not row[key]]
+    if blank:
+        raise NotModelledError(f"the source does not print {', '.join(blank)}")
+    schedule = re.search(r"schedule (\S+)", row["framework"])
+    if schedule and schedule[1] not in ("1F1B", "1F1B-I"):
+        raise NotModelledError(f"schedule {schedule[1]} is not built yet")
+
+
+_SHARDING = {"": False, "0": False, "1": True, "zero1": True, "dist-opt": True}
+"""Text -> ZeRO-1 or not."""
+
+
+# what a row leaves open
+
+
+def _settings(row: Row, software: Software) -> Iterator[dict[str, Any]]:
+    """Each combination of settings that the source does not print."""
+    tp, pp = _layout(row)
+    layers = int(row["num_layers"])
+    micro = _integer(row, "micro_batch_size")
+    chunks = _chunks(row, pp)
+    tried = (micro,) if micro else UNPUBLISHED_MICRO_BATCHES
+    tuned = micro is None and not _number(row, "virtual_pipeline_model_parallel_size")
+    if chunks is None:
+        per_stage = layers // pp if layers % pp == 0 else 1
+        counts = [n for n in range(1, per_stage + 1) if per_stage % n == 0] if tuned else [1]
+        chunked: Sequence[int] = counts if pp > 1 else (1,)
+    else:
+        chunked = (chunks,)
+    granularity = row.get("recompute_granularity", "")
+    recompute: Sequence[str] = (granularity,) if granularity else (
+        ("none", "selective", "full") if tuned else (software.recompute_granularity,)
+    )  # fmt: skip
+    for m, v, r in product(tried, chunked, recompute):
+        yield {"tp": tp, "pp": pp, "vpp": v, "micro_batch_size": m, "recompute": r}
+
+
+def _layout(row: Row) -> tuple[int, int]:
+    """Tensor- and pipeline-parallel size; from the notes where the columns are blank."""
+    tp = _integer(row, "tensor_model_parallel_size")
+    pp = _integer(row, "pipeline_model_parallel_size")
+    if tp is None or pp is None:
+        assumed = re.search(r"\bTP(\d+) PP(\d+)\b", row.get("notes", ""))
+        if not assumed:
+            raise NotModelledError("the source does not print the parallel layout")
+        return int(assumed[1]), int(assumed[2])
+    return tp, pp
+
+
+def _chunks(row: Row, pp: int) -> int | None:
+    each = layers_of_interleaving(quoted_arguments(row.get("notes", "")))
+    if each is not None:
+        return max(1, int(row["num_layers"]) // (pp * each))
+    return _integer(row, "virtual_pipeline_model_parallel_size")
+
+
+# one spec
+
+
+def _run_spec(row: Row, software: Software, settings: Mapping[str, Any]) -> RunSpec:
+    arguments = quoted_arguments(row.get("notes", ""))
+    try:
+        model = _model(row, software, arguments)
+        training = _training(row, software, settings, arguments)
+        parallelism = _parallelism(row, software, settings, arguments)
+        optimizer = _optimizer(row, software)
+        cluster = cluster_of(row, network_efficiency(row))
+        problems = check_layout(model, parallelism, training, optimizer, cluster.num_gpus)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise NotModelledError(f"{place}: {first['msg']}") from None
+    except ValueError as error:
+        raise NotModelledError(str(error)) from None
+    if problems:
+        raise NotModelledError("; ".join(f"{path}: {message}" for path, message in problems))
+    return RunSpec(
+        name=row["id"], model=model, training=training, parallelism=parallelism,
+        optimizer=optimizer, cluster=cluster,
+    )  # fmt: skip
+
+
+def _model(row: Row, software: Software, arguments: Mapping[str, str]) -> ModelSpec:
+    gated = "swiglu" in arguments if arguments else _flag(row, "gated_linear_unit") is True
+    nemotron = "nemotron" in row.get("model", "").lower()
+    plain = not gated and not nemotron  # GPT
+    positions = arguments.get("position-embedding-type") or (
+        software.gpt_position_embedding if plain else "rope"
+    )
+    untied = software.gpt_untied if plain else True
+    if arguments:
+        untied = "untie-embeddings-and-output-weights" in arguments
+    tied = re.search(r"tied_embeddings=(True|False)", row.get("notes", ""))
+    if tied:
+        untied = tied[1] == "False"
+    dropout = software.gpt_dropout if plain else 0.0
+    squared = nemotron or "squared-relu" in arguments
+    bias = "disable-bias-linear" not in arguments if arguments else plain
+    norm = arguments.get("normalization") or ("RMSNorm" if gated else "LayerNorm")
+    return ModelSpec(
+        name=row.get("model", "") or "custom",
+        num_layers=int(row["num_layers"]),
+        hidden_size=int(row["hidden_size"]),
+        ffn_hidden_size=_integer(row, "ffn_hidden_size"),
+        num_attention_heads=int(row["num_attention_heads"]),
+        num_query_groups=_integer(row, "num_query_groups"),
+        kv_channels=_integer(row, "kv_channels"),
+        vocab_size=_integer(row, "vocab_size") or DEFAULT_VOCAB_SIZE,
+        position_embedding_type=positions,  # type: ignore[arg-type]  # pydantic checks it
+        normalization=norm,  # type: ignore[arg-type]
+        gated_linear_unit=gated,
+        activation_function="silu" if gated else "squared_relu" if squared else "gelu",
+        add_bias_linear=bias,
+        untie_embeddings_and_output_weights=untied,
+        hidden_dropout=float(arguments.get("hidden-dropout") or dropout),
+        attention_dropout=float(arguments.get("attention-dropout") or dropout),
+    )
+
+
+def _training(
+    row: Row, software: Software, settings: Mapping[str, Any], arguments: Mapping[str, str]
+) -> TrainingSpec:
+    backend: str = software.attention_backend
+    if arguments.get("transformer-impl") == "local" or "unfused attention" in row["framework"]:
+        backend = "unfused"
+    if arguments.get("attention-backend") in ("flash", "fused", "unfused"):
+        backend = "unfused" if arguments["attention-backend"] == "unfused" else "flash"
+    modules = row.get("recompute_modules", "")
+    if settings["recompute"] == "selective" and modules not in ("", "core_attn"):
+        raise NotModelledError(f"recomputation of {modules} is not built yet")
+    return TrainingSpec(
+        seq_length=int(row["seq_length"]),
+        micro_batch_size=settings["micro_batch_size"],
+        global_batch_size=int(row["global_batch_size"]),
+        precision=row.get("precision", "") or "bf16",  # type: ignore[arg-type]
+        recompute_granularity=settings["recompute"],
+        attention_backend=backend,  # type: ignore[arg-type]
+        accumulate_allreduce_grads_in_fp32=software.accumulate_allreduce_grads_in_fp32,
+        gradient_accumulation_fusion=software.gradient_accumulation_fusion
+        and "no-gradient-accumulation-fusion" not in arguments,
+        cross_entropy_loss_fusion=software.cross_entropy_loss_fusion
+        or "cross-entropy-loss-fusion" in arguments,
+    )
+
+
+def _parallelism(
+    row: Row, software: Software, settings: Mapping[str, Any], arguments: Mapping[str, str]
+) -> ParallelismSpec:
+    tp, chunks = settings["tp"], settings["vpp"]
+    sequence = _or(_flag(row, "sequence_parallel"), software.sequence_parallel) and tp > 1
+    tp_overlap = _or(_flag(row, "tp_comm_overlap"), software.tp_comm_overlap) and sequence
+    overlap_p2p = software.overlap_p2p_communication
+    if chunks == 1 or "no-overlap-p2p-communication" in arguments:
+        overlap_p2p = False
+    return ParallelismSpec(
+        tensor_model_parallel_size=tp,
+        pipeline_model_parallel_size=settings["pp"],
+        virtual_pipeline_model_parallel_size=chunks,
+        sequence_parallel=sequence,
+        tp_comm_overlap=tp_overlap,
+        overlap_p2p_communication=overlap_p2p,
+        async_tensor_model_parallel_allreduce=software.async_tensor_model_parallel_allreduce,
+    )
+
+
+def _optimizer(row: Row, software: Software) -> OptimizerSpec:
+    sharded = _SHARDING[row.get("data_parallel_sharding", "")]
+    reduce = _or(_flag(row, "overlap_grad_reduce"), software.overlap_grad_reduce)
+    gather = _or(_flag(row, "overlap_param_gather"), software.overlap_param_gather)
+    return OptimizerSpec(
+        use_distributed_optimizer=sharded,
+        overlap_grad_reduce=reduce,
+        overlap_param_gather=sharded and reduce and gather,
+    )
+
+
+# cells
+
+
+def _number(row: Row, key: str) -> float | None:
+    text = row.get(key, "").strip()
+    if not text:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{key}: {text!r} is not a number") from None
+
+
+def _integer(row: Row, key: str) -> int | None:
+    value = _number(row, key)
+    return None if value is None else int(value)
+
+
+def _flag(row: Row, key: str) -> bool | None:
+    text = row.get(key, "").strip().lower()
+    if text in ("1", "true"):
+        return True
+    return False if text in ("0", "false") else None
+
+
+def _or(value: bool | None, default: bool) -> bool:
+    return default if value is None else value
