@@ -94,14 +94,16 @@ start-up is a software pipeline of three stages of 32; the bandwidth a little un
 writes the fp32 result, hides behind no other tile's products; the low blend adds about its bytes'
 time (a wgrad of 6144 x 3072 x 8192: 1.25 ms of products, 0.09 ms of epilogue)."""
 
-_BLACKWELL = replace(_HOPPER, flops_fraction=0.74)
+_BLACKWELL = replace(_HOPPER, flops_fraction=0.527)
 BLACKWELL_GEMM = GemmFamily(
     _BLACKWELL,
-    replace(HOPPER_GEMM.accumulate, flops_fraction=0.74),
-    replace(HOPPER_GEMM.batched, flops_fraction=0.74),
+    replace(HOPPER_GEMM.accumulate, flops_fraction=0.527),
+    replace(HOPPER_GEMM.batched, flops_fraction=0.527),
 )
-"""Hopper's shape, and its ratio of sustained to best rate (704 to 794 TFLOP/s): the best bf16 GEMM
-found on a B200 is 1745 of 2250 TFLOP/s (stas00/ml-engineering), so about 1550 sustained."""
+"""Hopper's shape; the rate is that of long products on a B200 under its power limit: 0.49 to 0.515
+of 2250 TFLOP/s forward and dgrad, 0.45 accumulating wgrad, over 60 products of Llama 3 70B and 405B
+with 4,096 tokens (MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json). Short ones reach
+0.63 there, and the best anyone found is 1745 TFLOP/s (stas00/ml-engineering): a cool chip's."""
 
 GEMM_FAMILIES = {
     "hopper": HOPPER_GEMM,

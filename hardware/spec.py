@@ -133,6 +133,14 @@ class ProfileSpec(Spec):
     """Data loading, Python and logging between two steps, during which the GPU has nothing to do.
     As shipped: median of measured minus simulated step over 11 GPU-bound Megatron-LM runs on one
     H200 (2.7B to 70B widths; 6 to 23 ms, one 65); its host is slow, others may take less."""
+    host_operation_s: Seconds = 0.0
+    """What the host takes to issue one operation of a layer (Python, autograd, launch: a kernel or
+    a few): small kernels go at this pace. 0 where CUDA graphs replay them, and as shipped, since
+    hosts differ: 60 us tells Megatron-LM on a DGX A100, 150 us our H200's slow host."""
+    gpu_speed_deviation: Annotated[float, Field(ge=0, le=0.2)] = 0.012
+    """Relative standard deviation of compute speed among GPUs of one kind under their power limit;
+    a stage goes at the pace of its slowest. As shipped: the same two runs on two of our H200 each
+    differed by 0.1 and 2.4 %, a root mean square of 1.7 %, over the square root of 2."""
     source: str = ""
     """What it was fitted to."""
 

@@ -12,12 +12,15 @@ from simulator.trace import Piece
 
 TERMS = (
     "gemm", "attention", "memory_bound", "recompute", "optimizer", "tp_exposed", "pp_exposed",
-    "dp_exposed", "interference", "straggler_wait", "overhead", "bubble",
+    "dp_exposed", "interference", "gpu_variation", "straggler_wait", "overhead", "bubble",
 )  # fmt: skip
 """gemm, attention, memory_bound: kernels of forward and backward. recompute: forward kernels run
 again. *_exposed: communication that compute does not cover. interference: what compute lost to
-communication beside it. straggler_wait: waiting inside a pass for a slower tensor-parallel
-neighbour. bubble: idle because of the pipeline."""
+communication beside it. gpu_variation: what compute takes longer than on a typical GPU, because it
+goes at the pace of the slowest (or is a slow one itself). straggler_wait: waiting inside a pass for
+a slower tensor-parallel neighbour. bubble: idle because of the pipeline."""
+
+_ON_GPU = ("gemm", "attention", "memory_bound")
 
 _EXPOSED = {"tp": "tp_exposed", "pp": "pp_exposed", "dp": "dp_exposed"}
 
@@ -38,7 +41,7 @@ class Breakdown:
             if task.start_s > now_s:
                 _add_wait(terms, task, now_s, gradients)
             if task.profile is not None:
-                self._add_compute(terms, task)
+                self._add_compute(terms, task, rank.speed)
             elif task.exchange is not None:
                 waiting = "straggler_wait" if task.category == "tp" else "bubble"
                 running_s = _running_s([task.exchange], task.start_s, task.end_s)
@@ -48,25 +51,27 @@ class Breakdown:
         terms["bubble"] += self._step_time_s - now_s
         return terms
 
-    def _add_compute(self, terms: dict[str, float], task: Task) -> None:
+    def _add_compute(self, terms: dict[str, float], task: Task, speed: float) -> None:
         assert task.profile is not None
         key = (id(task.profile), task.from_s, task.to_s)
         if key not in self._parts:
-            self._parts[key] = _quiet_terms(task.profile.pieces(task.from_s, task.to_s))
+            self._parts[key] = _quiet_terms(task.profile.pieces(task.from_s, task.to_s), speed)
         parts, quiet_s = self._parts[key]
         for term, seconds in parts.items():
             terms[term] += seconds
         terms["interference"] += (task.end_s - task.start_s) - quiet_s
 
 
-def _quiet_terms(pieces: Sequence[Piece]) -> tuple[dict[str, float], float]:
+def _quiet_terms(pieces: Sequence[Piece], speed: float) -> tuple[dict[str, float], float]:
     """Terms of the operations inside a task, undisturbed, and their sum."""
     terms: dict[str, float] = {}
     for piece in pieces:
         term = _EXPOSED.get(piece.kind, piece.kind)
         if piece.category in ("recompute", "optimizer", "overhead"):
             term = piece.category
-        terms[term] = terms.get(term, 0.0) + piece.duration_s
+        typical_s = piece.duration_s * (speed if piece.kind in _ON_GPU else 1.0)
+        terms[term] = terms.get(term, 0.0) + typical_s
+        terms["gpu_variation"] = terms.get("gpu_variation", 0.0) + piece.duration_s - typical_s
     return terms, sum(terms.values())
 
 

@@ -25,7 +25,7 @@ _FIRST = 1  # number of the first thread of a process
 
 
 def chrome_trace(
-    trace: Trace, *, detail_microbatches: int = 1, flows: bool = True
+    trace: Trace, detail_microbatches: int = 1, *, flows: bool = True
 ) -> dict[str, Any]:
     """The trace as a JSON object, times in microseconds.
 
@@ -74,7 +74,7 @@ def _events(trace: Trace, detail_microbatches: int, flows: bool) -> Iterator[str
 
 
 def _metadata(rank: RankTrace, position: int, names: Mapping[str, object]) -> Iterator[str]:
-    alike = f" (x{rank.num_ranks})" if rank.num_ranks > 1 else ""
+    alike = f" (x{rank.num_ranks} ranks)" if rank.num_ranks > 1 else ""
     name = f"stage {rank.stage} · rank {rank.rank}{alike}"
     pid = _pid(rank.rank)
     yield _about(pid, _FIRST, "process_name", "name", name)

@@ -130,7 +130,7 @@ def simulate(
 ) -> None:
     """Predict one training step."""
     outputs = {"--json": json_, "--gantt": gantt, "--trace": trace, "--report": report}
-    _check_outputs(run_file, outputs)
+    check_outputs(run_file, outputs)
     window = _window(gantt_window, gantt_stage, gantt)
     run = _load(run_file, set_)
     _check_stage(run, gantt_stage)
@@ -145,7 +145,7 @@ def simulate(
     if trace is not None:
         from simulator.chrome_trace import chrome_trace
 
-        _write_json(trace, chrome_trace(result.trace), indent=None)
+        write_json(trace, chrome_trace(result.trace), indent=None)
     if report is not None:
         from simulator.report import write_html
 
@@ -154,7 +154,7 @@ def simulate(
     if _shows_summary(json_, quiet):
         from simulator.report import print_summary
 
-        print_summary(result, _console())
+        print_summary(result, summary_console())
     _require_fit(result, require_fit)
 
 
@@ -167,13 +167,13 @@ def explain(
     no_fold: NoFold = False,
 ) -> None:
     """Say why the MFU is what it is: a waterfall from peak to achieved."""
-    _check_outputs(run_file, {"--json": json_})
+    check_outputs(run_file, {"--json": json_})
     result = _simulated(_load(run_file, set_), not no_fold)
     _write_result(result, json_)
     if _shows_summary(json_, quiet):
         from simulator.report import print_explain
 
-        print_explain(result, _console())
+        print_explain(result, summary_console())
 
 
 @app.command()
@@ -185,13 +185,13 @@ def memory(
     require_fit: RequireFit = False,
 ) -> None:
     """Memory per GPU and pipeline stage, and whether it fits."""
-    _check_outputs(run_file, {"--json": json_})
+    check_outputs(run_file, {"--json": json_})
     result = _simulated(_load(run_file, set_), True)
     _write_result(result, json_)
     if _shows_summary(json_, quiet):
         from simulator.report import print_memory
 
-        print_memory(result, _console())
+        print_memory(result, summary_console())
     _require_fit(result, require_fit)
 
 
@@ -206,12 +206,12 @@ def catalog(
     from simulator.catalog import catalog_json, check_kind, print_catalog
     from simulator.preset_loading import KINDS
 
-    _check_outputs(None, {"--json": json_})
+    check_outputs(None, {"--json": json_})
     kinds = KINDS if kind is None else (check_kind(kind),)
     if json_ is not None:
-        _write_json(json_, catalog_json(kinds))
+        write_json(json_, catalog_json(kinds))
     if json_ != "-":
-        print_catalog(kinds, _console())
+        print_catalog(kinds, summary_console())
 
 
 @app.command()
@@ -219,7 +219,7 @@ def schema() -> None:
     """Print the JSON Schema of the run file, for editors."""
     from simulator.schema import run_file_schema
 
-    _write_json("-", run_file_schema())
+    write_json("-", run_file_schema())
 
 
 def main() -> None:
@@ -261,7 +261,8 @@ def _simulated(run: "RunSpec", fold: bool) -> "Result":
         return simulate_run(run, fold=fold)
 
 
-def _console() -> "Console":
+def summary_console() -> "Console":
+    """Where summaries are printed."""
     from rich.console import Console
 
     class Summary(Console):
@@ -274,7 +275,7 @@ def _console() -> "Console":
 
 def _write_result(result: "Result", json_: str | None) -> None:
     if json_ is not None:
-        _write_json(json_, result.to_json())
+        write_json(json_, result.to_json())
 
 
 def _shows_summary(json_: str | None, quiet: bool) -> bool:
@@ -291,7 +292,7 @@ def _require_fit(result: "Result", required: bool) -> None:
 _ENDINGS = {"--gantt": (".png", ".svg"), "--trace": (".json",), "--report": (".html", ".htm")}
 
 
-def _check_outputs(run_file: str | None, outputs: Mapping[str, str | None]) -> None:
+def check_outputs(run_file: str | None, outputs: Mapping[str, str | None]) -> None:
     """Refuse what cannot be written before anything is computed."""
     from simulator.files import check_output
 
@@ -352,7 +353,8 @@ def _write(name: str, write: Callable[[Path], object]) -> None:
         write(scratch)
 
 
-def _write_json(name: str, value: object, indent: int | None = 2) -> None:
+def write_json(name: str, value: object, indent: int | None = 2) -> None:
+    """Write plain data to a file, whole or not at all, or to stdout (-)."""
     import json
 
     text = json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + "\n"

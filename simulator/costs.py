@@ -35,6 +35,8 @@ Direction = Literal["forward", "backward"]
 
 
 class PricedCompute(NamedTuple):
+    """A kernel with its price."""
+
     piece: Piece
     slowed_s: float
     """The part of its duration that a neighbour's slow-down multiplies."""
@@ -59,11 +61,29 @@ class Costs:
         """One microbatch through `layers`, on a rank of relative `speed`."""
         key = (tuple(map(id, layers)), direction, tp, speed)
         if key not in self._profiles:
-            parts: list[Segment] = []
-            for layer in layers if direction == "forward" else reversed(layers):
-                parts += self._layer(layer, direction, tp, speed)
+            order = layers if direction == "forward" else layers[::-1]
+            parts = self._at_host_pace([self._layer(x, direction, tp, speed) for x in order])
             self._profiles[key] = Profile(parts)
         return self._profiles[key]
+
+    def _at_host_pace(self, layers: list[tuple[Segment, ...]]) -> list[Segment]:
+        """Layers end to end; where the host issues their operations more slowly than the GPU
+        executes them, each layer begins with its share of the wait.
+
+        Over a pass only the totals count: the host runs ahead while the GPU is busy.
+        """
+        each_s = self.cluster.profile.host_operation_s
+        num_operations = sum(map(len, layers))
+        busy_s = sum(s.duration_s for layer in layers for s in layer)
+        wait_s = max(0.0, num_operations * each_s - busy_s)
+        parts: list[Segment] = []
+        for layer in layers:
+            if wait_s > 0.0 and layer:
+                share_s = wait_s * len(layer) / num_operations
+                piece = Piece("waiting for the host", "overhead", "overhead", share_s)
+                parts.append(Segment((piece,), share_s))
+            parts += layer
+        return parts
 
     def _layer(
         self, layer: LayerWork, direction: Direction, tp: GroupShape, speed: float

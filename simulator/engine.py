@@ -32,7 +32,7 @@ class Exchange:
     limit_bytes_per_s: float = float("inf")
     slowdown: Slowdown = QUIET
     """What compute suffers while it runs, of its members and of `receivers`."""
-    receivers: list["Rank"] = field(default_factory=list)
+    receivers: list["Rank"] = field(default_factory=list, repr=False)
     """Ranks that take part without joining: those whose receive was posted ahead."""
     arrived: int = 0
     start_s: float = _NEVER
@@ -46,7 +46,7 @@ class Task:
 
     name: str
     category: Category
-    needs: tuple["Task", ...] = ()
+    needs: tuple["Task", ...] = field(default=(), repr=False)
     profile: Profile | None = None
     from_s: float = 0.0
     to_s: float = 0.0
@@ -66,6 +66,8 @@ class Rank:
     stage: int
     num_ranks: int
     streams: dict[str, list[Task]] = field(default_factory=dict)
+    speed: float = 1.0
+    """Of its compute, as a fraction of a typical GPU's; the profiles have it in them."""
     running: list[Exchange] = field(default_factory=list)
     """Exchanges that slow this rank now."""
     slowdown: Slowdown = QUIET

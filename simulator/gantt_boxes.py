@@ -22,9 +22,9 @@ from simulator.palette import BUBBLE, Style, is_ramp, style, text_color
 _BAR = 0.86  # height of a box, of the row's
 _MIN_EDGE_PX = 7.0  # boxes narrower than this, in the median, get no white edge
 _THIN_PX = 1.5  # boxes narrower than this would come and go with the rounding to pixels
-_LEAST_PX = 0.4  # the shortest transfer still leaves a trace
-_PADDING_PX = 2.5  # kept free on both sides of a label
-_SMALLEST = 6.0  # points
+_PADDING_PX = 1.5  # kept free on both sides of a label
+_SMALLEST = 5.5  # points
+_DIGIT = 0.64  # advance of a digit, of the font size; DejaVu Sans has them all alike
 _POINTS_PER_INCH = 72.0
 
 
@@ -36,11 +36,17 @@ class Scale:
     width_px: float
     row_px: float
     dpi: float
+    least_px: float = 0.0
+    """Shorter boxes are drawn as long as this, so that they leave a trace."""
 
     def width(self, box: Box) -> float:
         """Pixels of the box within the window."""
         seen_s = min(box.end_s, self.window[1]) - max(box.start_s, self.window[0])
         return seen_s * self.px_per_s
+
+    def shows_all(self, box: Box) -> bool:
+        """Whether the window does not cut the box."""
+        return self.window[0] <= box.start_s and box.end_s <= self.window[1]
 
     @property
     def px_per_s(self) -> float:
@@ -63,7 +69,7 @@ def draw_boxes(axes: Axes, rows: Sequence[Row], scale: Scale) -> None:
             key = (not ramp, box.category, _style(box), edge, thin)
             fills.setdefault(key, []).append((box.start_s, box.end_s, y))
     for key in sorted(fills, key=lambda k: (*k[:2], k[2].fill, *k[3:])):
-        axes.add_artist(_patch(fills[key], *key[2:], least_s=_LEAST_PX / scale.px_per_s))
+        axes.add_artist(_patch(fills[key], *key[2:], least_s=scale.least_px / scale.px_per_s))
 
 
 def _has_edges(rows: Sequence[Row], operations: bool, scale: Scale) -> bool:
@@ -118,7 +124,8 @@ def draw_labels(axes: Axes, rows: Sequence[Row], scale: Scale, largest: float) -
     px = size * scale.dpi / _POINTS_PER_INCH
     places: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for y, box, width_px in boxes:
-        if texts[box.label].width * px + 2 * _PADDING_PX <= width_px:
+        # the size may have been chosen to fit this very box: allow for rounding
+        if texts[box.label].width * px + 2 * _PADDING_PX <= width_px + 1e-6:
             middle = max(box.start_s, scale.window[0]) + min(box.end_s, scale.window[1])
             color = text_color(_style(box).fill)
             places.setdefault((box.label, color), []).append((middle / 2, y))
@@ -143,22 +150,31 @@ def _measured(label: str) -> _Text:
     left, right = float(x.min()), float(x.max())
     # digits are 0.73 high; letters of one text share their base line with those of others
     to_unit = Affine2D().translate(-(left + right) / 2, -36.5).scale(0.01)
-    return _Text(to_unit.transform_path(outline), (right - left) / 100)
+    # 11 is drawn narrower than 10, but must not be shown where 10 is not
+    width = _DIGIT * len(label) if label.isdecimal() else (right - left) / 100
+    return _Text(to_unit.transform_path(outline), width)
 
 
 def _font_size(
     boxes: Sequence[tuple[int, Box, float]], texts: dict[str, _Text], scale: Scale, largest: float
 ) -> float:
-    """Points: as large as the rows allow, or smaller so that more of the numbers fit."""
+    """Points: as large as the rows allow, or smaller so that nearly all numbers fit.
+
+    The widest number counts for each box, so that what is shown does not depend on digits; boxes
+    much narrower than most do not decide.
+    """
     row = scale.row_px * _BAR * 0.6 * _POINTS_PER_INCH / scale.dpi
-    fitting = sorted(
-        (width_px - 2 * _PADDING_PX) / texts[b.label].width * _POINTS_PER_INCH / scale.dpi
-        for _, b, width_px in boxes
-        if b.label.isdecimal()
-    )
-    fitting = [size for size in fitting if size >= _SMALLEST]
-    wished = fitting[len(fitting) // 10] if fitting else largest
-    return min(largest, row, wished)
+    size = min(largest, row)
+    whole = [(b.label, w) for _, b, w in boxes if b.label.isdecimal() and scale.shows_all(b)]
+    if not whole:
+        return size
+    widest = max(texts[label].width for label, _ in whole) * scale.dpi / _POINTS_PER_INCH
+    fitting = sorted((width_px - 2 * _PADDING_PX) / widest for _, width_px in whole)
+    fitting = [fits for fits in fitting if fits >= _SMALLEST]
+    if not fitting:
+        return min(size, _SMALLEST)
+    usual = min(size, fitting[len(fitting) // 4])
+    return max(min(usual, fitting[len(fitting) // 50]), 0.7 * usual)
 
 
 def _stamp(

@@ -1,7 +1,7 @@
 """The legend of a Gantt chart: an entry for each fill that the chart holds."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,9 +41,19 @@ class Legend:
         )  # fmt: skip
 
 
-def build_legend(rows: Sequence[Row], num_chunks: int, width: float, font: float) -> Legend:
-    """The legend of these rows, in as many columns as fit into `width` inches."""
-    entries = tuple(_entries(rows, num_chunks))
+def build_legend(
+    rows: Sequence[Row],
+    num_chunks: int,
+    width: float,
+    font: float,
+    idle: str = "idle (bubble)",
+    visible_s: float = 0.0,
+) -> Legend:
+    """The legend of these rows, in as many columns as fit into `width` inches.
+
+    `idle` says what no box means. What covers less than `visible_s` of every row is left out.
+    """
+    entries = (*_entries(rows, num_chunks, visible_s), (_idle_swatch(), idle))
     # a letter takes about 0.55 of the font size; swatch and gaps take five font sizes
     widest = (max(len(label) for _, label in entries) * 0.55 + 5) * font / _POINTS_PER_INCH
     columns = min(max(int(width / widest), 1), len(entries))
@@ -51,10 +61,12 @@ def build_legend(rows: Sequence[Row], num_chunks: int, width: float, font: float
     return Legend(entries, math.ceil(len(entries) / lines), font)
 
 
-def _entries(rows: Sequence[Row], num_chunks: int) -> Iterator[tuple[Handle, str]]:
-    """Only what the chart holds; shades side by side in one entry."""
-    spans = {b.category for row in rows if not row.operations for b in row.boxes}
-    inside = {b.category for row in rows if row.operations for b in row.boxes}
+def _entries(
+    rows: Sequence[Row], num_chunks: int, visible_s: float
+) -> Iterator[tuple[Handle, str]]:
+    """Only what the chart shows; shades side by side in one entry."""
+    spans = _visible_categories((row for row in rows if not row.operations), visible_s)
+    inside = _visible_categories((row for row in rows if row.operations), visible_s)
     for category in _ordered(spans | inside):
         if category in spans or not is_ramp(category):
             chunks = num_chunks if is_ramp(category) else 1
@@ -63,8 +75,22 @@ def _entries(rows: Sequence[Row], num_chunks: int) -> Iterator[tuple[Handle, str
     for category in _ordered(inside):
         if is_ramp(category):
             kinds = ", ".join(_KIND_NAMES.get(kind, kind) for kind in KERNEL_KINDS)
-            yield _swatch(category, len(KERNEL_KINDS)), f"{category}: {kinds}"
-    yield Patch(facecolor=BUBBLE, edgecolor="#bbbbbb", linewidth=0.5), "idle (bubble)"
+            yield _swatch(category, len(KERNEL_KINDS)), f"{category} operations: {kinds}"
+
+
+def _visible_categories(rows: Iterable[Row], visible_s: float) -> set[str]:
+    """Those that cover `visible_s` of some row."""
+    found: set[str] = set()
+    for row in rows:
+        covered: dict[str, float] = {}
+        for box in row.boxes:
+            covered[box.category] = covered.get(box.category, 0.0) + box.end_s - box.start_s
+        found.update(category for category, seconds in covered.items() if seconds >= visible_s)
+    return found
+
+
+def _idle_swatch() -> Patch:
+    return Patch(facecolor=BUBBLE, edgecolor="#bbbbbb", linewidth=0.5)
 
 
 def _ordered(categories: set[str]) -> list[str]:

@@ -1,14 +1,15 @@
 """What a Gantt chart shows, as rows of boxes: from trace to rows, before anything is drawn.
 
 The pipeline view has a row per stage: its busiest rank's compute stream, and, where that waits,
-the communication it waits for. The stage view has a row per stream of a stage's ranks, and one for
-the operations inside the passes. What no box covers is bubble.
+the communication it waits for; what no box covers is bubble. The stage view has a row per stream
+of a stage's ranks, and one for the operations inside the passes.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from simulator.feeds import Feeds
+from simulator.palette import is_ramp
 from simulator.trace import RankTrace, Span, Trace
 
 MAX_RANKS = 8
@@ -38,10 +39,13 @@ class Row:
     label: str
     boxes: tuple[Box, ...]
     operations: bool = False
+    note: str = ""
+    """Said beside the label."""
 
 
 def pipeline_rows(trace: Trace, window: Window, resolution_s: float) -> list[Row]:
-    """One row per stage, the first on top. Parts of a pass closer than `resolution_s` merge."""
+    """One row per stage, the first on top. Gaps shorter than `resolution_s` close: they could not
+    be seen, and rounding to pixels would show some of them and not others."""
     feeds, num_chunks = Feeds(trace), count_chunks(trace)
     rows = []
     for stage in range(trace.num_stages):
@@ -49,7 +53,7 @@ def pipeline_rows(trace: Trace, window: Window, resolution_s: float) -> list[Row
         compute = [s for s in rank.spans if s.stream == "compute"]
         waits = [b for b in _waits(rank, compute, feeds) if _visible(b, window)]
         boxes = _boxes(compute, num_chunks, window)
-        rows.append(Row(f"stage {stage}", (*_merged(boxes, resolution_s), *waits)))
+        rows.append(Row(f"stage {stage}", (*_closed(boxes, resolution_s), *waits)))
     return rows
 
 
@@ -63,8 +67,9 @@ def stage_rows(
     for rank in ranks:
         prefix = f"rank {rank.rank}  " if len(ranks) > 1 else ""
         for stream, spans in streams(rank).items():
-            boxes = _merged(_boxes(spans, num_chunks, window), resolution_s)
-            rows.append(Row(prefix + stream, tuple(boxes)))
+            boxes = _closed(_boxes(spans, num_chunks, window), resolution_s)
+            busy = _percent_text(busy_fraction(spans, window))
+            rows.append(Row(prefix + stream, tuple(boxes), note=f"{busy} busy"))
             if stream == "compute" and operations:
                 inside = tuple(_operation_boxes(spans, window))
                 rows.append(Row(prefix + "operations", inside, operations=True))
@@ -97,6 +102,16 @@ def count_chunks(trace: Trace) -> int:
     return 1 + max((s.chunk for r in trace.ranks for s in r.spans), default=0)
 
 
+def busy_fraction(spans: Iterable[Span], window: Window) -> float:
+    """The part of the window in which a stream ran something."""
+    busy_s = sum(max(0.0, min(s.end_s, window[1]) - max(s.start_s, window[0])) for s in spans)
+    return min(busy_s / (window[1] - window[0]), 1.0)
+
+
+def _percent_text(fraction: float) -> str:
+    return "<1 %" if 0.0 < fraction < 0.005 else f"{fraction * 100:.0f} %"
+
+
 def shown_category(span: Span) -> str:
     """The span's category, or the only one of its operations: host time inside the optimizer."""
     inside = {piece.category for piece in span.pieces} if span.microbatch < 0 else set()
@@ -123,20 +138,22 @@ def _boxes(spans: Iterable[Span], num_chunks: int, window: Window) -> Iterator[B
             )  # fmt: skip
 
 
-def _merged(boxes: Iterable[Box], resolution_s: float) -> list[Box]:
-    """Join the parts of a pass where the gap between them would not be seen."""
-    merged: list[Box] = []
+def _closed(boxes: Iterable[Box], resolution_s: float) -> list[Box]:
+    """Let a pass last until the next one where the gap is short, and make its parts one box.
+
+    Other boxes keep their length: a short transfer must not grow by the wait before the next.
+    """
+    closed: list[Box] = []
     for box in boxes:
-        last = merged[-1] if merged else None
-        if (
-            last is not None
-            and (last.category, last.shade, last.label) == (box.category, box.shade, box.label)
-            and box.start_s - last.end_s < resolution_s
-        ):
-            merged[-1] = replace(last, end_s=box.end_s)
-        else:
-            merged.append(box)
-    return merged
+        last = closed[-1] if closed else None
+        if last is not None and box.start_s - last.end_s < resolution_s:
+            if (last.category, last.shade, last.label) == (box.category, box.shade, box.label):
+                closed[-1] = replace(last, end_s=box.end_s)
+                continue
+            if is_ramp(last.category):
+                closed[-1] = replace(last, end_s=max(box.start_s, last.end_s))
+        closed.append(box)
+    return closed
 
 
 def _waits(rank: RankTrace, compute: Sequence[Span], feeds: Feeds) -> Iterator[Box]:

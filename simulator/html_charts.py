@@ -5,11 +5,7 @@ from html import escape
 from typing import Any
 
 from simulator.summary_rows import WaterfallStep
-from simulator.summary_text import (
-    gib_text,
-    scaled_text,
-    seconds_text,
-)
+from simulator.summary_text import gib_text, seconds_text
 
 _FONT = 'font-family="system-ui, -apple-system, Segoe UI, DejaVu Sans, sans-serif" font-size="13"'
 _TOTAL, _LOSS, _GAIN = "#0072b2", "#d55e00", "#009e73"
@@ -19,6 +15,7 @@ _MEMORY_COLORS = (
 """Okabe and Ito's, in the order of the kinds of memory."""
 _LABELS, _WIDTH, _NUMBERS = 215.0, 640.0, 180.0
 _ROW, _BAR = 24.0, 17.0
+_SMALL_WIDTH, _SMALL_HEIGHT = 130.0, 11.0
 
 
 def waterfall_svg(steps: Sequence[WaterfallStep]) -> str:
@@ -26,7 +23,7 @@ def waterfall_svg(steps: Sequence[WaterfallStep]) -> str:
     parts = []
     for i, step in enumerate(steps):
         y = i * _ROW + 2
-        left, width = _LABELS + step.low * _WIDTH, (step.high - step.low) * _WIDTH
+        left, width = _LABELS + step.high * _WIDTH, (step.high - step.low) * _WIDTH
         fill = _TOTAL if step.is_total else _GAIN if step.is_gain else _LOSS
         weight = ' font-weight="600"' if step.is_total else ""
         seconds = "" if step.seconds is None else f" · {seconds_text(step.seconds)}"
@@ -44,6 +41,12 @@ def waterfall_svg(steps: Sequence[WaterfallStep]) -> str:
     return _svg(_LABELS + _WIDTH + _NUMBERS, len(steps) * _ROW + 2, "waterfall of MFU", parts)
 
 
+def bar_svg(share: float) -> str:
+    """A small bar for a table's row, `share` of the longest."""
+    parts = [_rect(0.0, 0.0, max(share * _SMALL_WIDTH, 1.0), _SMALL_HEIGHT, _TOTAL, "")]
+    return _svg(_SMALL_WIDTH, _SMALL_HEIGHT, f"{share:.0%} of the longest", parts)
+
+
 def memory_svg(
     stages: Sequence[Mapping[str, Any]], terms: Sequence[str], capacity_bytes: float | None
 ) -> str:
@@ -59,18 +62,18 @@ def memory_svg(
         parts.append(_text(left - 10, y - 1, f"stage {stage['stage']}", "end"))
         for term, fill in zip(terms, _fills(terms), strict=True):
             width = stage.get(term, 0.0) * scale
-            title = f"{term}: {scaled_text(stage.get(term, 0.0), 'B')}"
+            title = f"{term}: {gib_text(stage.get(term, 0.0))}"
             parts.append(_rect(x, y, width, bar, fill, title))
             x += width
         parts.append(_text(_end(x, left, capacity_bytes, scale), y - 1,
-                           scaled_text(stage["total_bytes"], "B"), "start"))  # fmt: skip
+                           gib_text(stage["total_bytes"]), "start"))  # fmt: skip
     if capacity_bytes:
         x = left + capacity_bytes * scale
         parts.append(
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top - 5:.1f}" y2="{bottom:.1f}" '
             'stroke="#a40000" stroke-width="2"/>'
         )
-        label = f"capacity {scaled_text(capacity_bytes, 'B')} ({gib_text(capacity_bytes)})"
+        label = f"capacity {gib_text(capacity_bytes)}"
         parts.append(_text(x, top - 24, label, "end" if x > 400 else "start", ' fill="#a40000"'))
     return _svg(left + _WIDTH + 110, bottom + 4, "memory by stage", parts)
 
@@ -94,10 +97,8 @@ def _key(terms: Sequence[str]) -> Iterator[str]:
 
 
 def _rect(x: float, y: float, width: float, height: float, fill: str, title: str) -> str:
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{fill}">'
-        f"<title>{escape(title)}</title></rect>"
-    )
+    box = f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{fill}"'
+    return f"{box}><title>{escape(title)}</title></rect>" if title else f"{box}/>"
 
 
 def _text(x: float, y: float, words: str, anchor: str, more: str = "") -> str:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from simulator.html_charts import memory_svg, waterfall_svg
+from simulator.explanations import explanation, large_terms
+from simulator.html_charts import bar_svg, memory_svg, waterfall_svg
 from simulator.summary_rows import (
     breakdown_rows,
     communication_rows,
@@ -18,10 +19,15 @@ from simulator.summary_rows import (
     memory_terms,
     memory_verdict,
     simulation_counts,
+    stage_cells,
+    term_name,
     waterfall,
 )
-from simulator.summary_text import seconds_text
+from simulator.summary_text import points_text, seconds_text
 from simulator.trace import Trace
+
+if TYPE_CHECKING:
+    from simulator.runspec import RunSpec
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -43,22 +49,30 @@ th, td { padding: 4px 18px 4px 0; text-align: right; white-space: nowrap; }
 th { color: #595959; font-weight: 500; font-size: 13px; border-bottom: 1px solid #bbb; }
 th:first-child, td:first-child { text-align: left; }
 td { border-bottom: 1px solid #eee; }
-img, svg { display: block; max-width: 100%; height: auto; }
-figure { margin: 0 0 18px; }
-figcaption { color: #595959; font-size: 13px; margin-top: 4px; }
+figure { margin: 0 0 18px; overflow-x: auto; }
+figure img { display: block; width: 100%; min-width: 640px; height: auto; }
+figure svg { display: block; }
+section { min-width: 0; max-width: 100%; }
+.terms { margin: 0; max-width: 85ch; }
+.terms dt { font-weight: 600; }
+.terms dd { margin: 0 0 8px; overflow-wrap: anywhere; }
+summary { cursor: pointer; }
+td svg { vertical-align: middle; }
 .two { display: flex; flex-wrap: wrap; gap: 0 56px; }
 """
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""The page shows what it carries; a browser that reads this fetches nothing and runs nothing."""
 _CLOSE_UP_PASSES = 40
 
 
-def html_page(result: Mapping[str, Any], trace: Trace) -> str:
+def html_page(result: Mapping[str, Any], trace: Trace, run: "RunSpec") -> str:
     """The page's text. Keys of the result other than the step time may be missing."""
     name = str(result.get("name") or trace.name)
     simulation = _simulation(result.get("simulation") or {})
     sections = [
         _head(result, name),
         _gantt(trace),
-        _waterfall(result),
+        _waterfall(result, run),
         f'<div class="two">{_breakdown(result)}{_communication(result)}</div>',
         _memory(result.get("memory") or {}),
         f'<div class="two">{_cost(result.get("cost") or {})}{simulation}</div>',
@@ -68,6 +82,7 @@ def html_page(result: Mapping[str, Any], trace: Trace) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         f'<link rel="icon" href="data:,">\n<title>{escape(name)}</title>\n'
         f"<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
@@ -82,7 +97,7 @@ def _head(result: Mapping[str, Any], name: str) -> str:
 
 def _gantt(trace: Trace) -> str:
     """The whole step, and a close-up of its middle where passes are too narrow for numbers."""
-    figures = [_figure(trace, None, "The whole step.")]
+    figures = [_figure(trace, None, "The whole step")]
     passes_s = [
         span.duration_s
         for span in trace.ranks[0].spans
@@ -92,41 +107,56 @@ def _gantt(trace: Trace) -> str:
     if seen_s < 0.5 * trace.step_time_s:
         middle_s = 0.5 * trace.step_time_s
         window = (middle_s - seen_s / 2, middle_s + seen_s / 2)
-        figures.append(_figure(trace, window, "A close-up of its middle, with microbatch numbers."))
+        figures.append(_figure(trace, window, "A close-up of its middle"))
     return "<h2>Timeline</h2>\n" + "\n".join(figures)
 
 
-def _figure(trace: Trace, window: tuple[float, float] | None, caption: str) -> str:
+def _figure(trace: Trace, window: tuple[float, float] | None, title: str) -> str:
     from simulator.plots import write_gantt
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "gantt.png"
-        write_gantt(trace, path, window=window)
+        write_gantt(trace, path, window=window, title=title)
         data = base64.b64encode(path.read_bytes()).decode("ascii")
-    return (
-        f'<figure><img alt="{escape(caption)}" src="data:image/png;base64,{data}">'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
-    )
+    alt = escape(f"Gantt chart: {title}")
+    return f'<figure><img alt="{alt}" src="data:image/png;base64,{data}"></figure>'
 
 
-def _waterfall(result: Mapping[str, Any]) -> str:
+def _waterfall(result: Mapping[str, Any], run: "RunSpec") -> str:
     steps = waterfall(result)
     if not steps:
         return ""
     return (
         "<h2>From peak to achieved</h2>\n"
         '<p class="note">What each term takes from the peak rate, in points of MFU.</p>\n'
-        f"<figure>{waterfall_svg(steps)}</figure>"
+        f"<figure>{waterfall_svg(steps)}</figure>\n{_explanations(result, run)}"
     )
 
 
+def _explanations(result: Mapping[str, Any], run: "RunSpec") -> str:
+    """A sentence for each large term, the largest first."""
+    told = [(term, points, explanation(term, run)) for term, points in large_terms(result)]
+    items = "".join(
+        f"<dt>{escape(term_name(term))}, {points_text(points)}</dt><dd>{escape(sentence)}</dd>"
+        for term, points, sentence in told
+        if sentence
+    )
+    return f'<dl class="terms">{items}</dl>' if items else ""
+
+
 def _breakdown(result: Mapping[str, Any]) -> str:
-    rows = [(name, seconds_text(s), share) for name, s, share in breakdown_rows(result)]
+    rows = breakdown_rows(result)
     if not rows:
         return ""
+    largest_s = max(seconds for _, seconds, _ in rows)
+    cells = [
+        (escape(name), seconds_text(seconds), share, bar_svg(seconds / largest_s))
+        for name, seconds, share in rows
+    ]
     stage = result.get("critical_stage")
-    where = "" if stage is None else f" (stage {stage})"
-    return _section(f"Where the step goes{where}", _table(("term", "time", "of step"), rows))
+    where = "" if stage is None else f" (stage {stage}, the busiest)"
+    table = _html_table(("term", "time", "of step", ""), cells)
+    return _section(f"Where the step goes{where}", table)
 
 
 def _communication(result: Mapping[str, Any]) -> str:
@@ -143,18 +173,11 @@ def _memory(memory: Mapping[str, Any]) -> str:
     parts = [f'<h2>Memory per GPU</h2>\n<p class="{state}">{escape(verdict)}</p>']
     stages: Sequence[Mapping[str, Any]] = memory.get("per_stage") or ()
     if stages:
-        terms = memory_terms(stages)
-        parts.append(f"<figure>{memory_svg(stages, terms, memory.get('capacity_bytes'))}</figure>")
-        rows = [
-            (
-                str(stage["stage"]),
-                *(f"{stage.get(term, 0.0) / 1e9:.2f}" for term in terms),
-                f"{stage['total_bytes'] / 1e9:.2f}",
-            )
-            for stage in stages
-        ]
-        table = _table(("stage (GB)", *terms, "total"), rows)
-        parts.append(f"<details><summary>Numbers</summary>{table}</details>")
+        terms, capacity = memory_terms(stages), memory.get("capacity_bytes")
+        parts.append(f"<figure>{memory_svg(stages, terms, capacity)}</figure>")
+        head = ("stage (GiB)", *terms, "total", *(["full"] if capacity else []))
+        rows = [(str(s["stage"]), *stage_cells(s, terms, capacity)) for s in stages]
+        parts.append(f"<details><summary>Numbers</summary>{_table(head, rows)}</details>")
     return "\n".join(parts)
 
 
@@ -165,7 +188,7 @@ def _cost(cost: Mapping[str, float | None]) -> str:
 
 
 def _simulation(simulation: Mapping[str, Any]) -> str:
-    rows = simulation_counts(simulation)
+    rows = [(name, number) for name, number in simulation_counts(simulation)]
     if simulation.get("wall_time_s") is not None:
         rows.append(("time it took", seconds_text(simulation["wall_time_s"])))
     return _section("Simulation", _table(("", ""), rows)) if rows else ""
@@ -181,9 +204,12 @@ def _section(title: str, content: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return _html_table(head, [[escape(cell) for cell in row] for row in rows])
+
+
+def _html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table whose cells are markup already."""
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head) if any(head) else ""
-    lines = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
+    lines = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     header = f"<thead><tr>{top}</tr></thead>" if top else ""
     return f'<div class="scroll"><table>{header}<tbody>{lines}</tbody></table></div>'

@@ -17,7 +17,9 @@ SECONDS_PER_HOUR = 3600.0
 TRILLION = 1e12
 KINDS = ("tp", "cp", "ep", "pp", "dp")
 """Axes that communicate; cp and ep are there for readers and stay zero until they are built."""
-_COMPUTE = ("gemm", "attention", "memory_bound", "recompute", "optimizer", "interference")
+_COMPUTE = (
+    "gemm", "attention", "memory_bound", "recompute", "optimizer", "interference", "gpu_variation",
+)  # fmt: skip
 
 
 def summarize(

@@ -1,8 +1,8 @@
 """Colours and hatches of charts, safe for colour-blind readers and for grey printers.
 
 Hues are those of Okabe and Ito (2008, "Color Universal Design"). What is often side by side also
-differs in lightness (forward is dark, backward light, a bubble nearly white), and everything that
-is not a pass carries a hatch.
+differs in lightness (the lightest forward is darker than the darkest backward, a bubble is nearly
+white), and communication and host time carry a hatch.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from functools import cache
 
 BUBBLE = "#ebebeb"
 _RAMPS = {
-    "forward": ("#00456b", "#3f92c6"),  # around Okabe-Ito blue #0072B2
-    "backward": ("#dc8c0a", "#ffd58a"),  # around Okabe-Ito orange #E69F00
-    "recompute": ("#b84a00", "#ee8a4a"),  # around Okabe-Ito vermillion #D55E00
+    "forward": ("#003655", "#3a8cc4"),  # around Okabe-Ito blue #0072B2
+    "backward": ("#e39400", "#ffd890"),  # around Okabe-Ito orange #E69F00
+    "recompute": ("#963c00", "#d4702c"),  # around Okabe-Ito vermillion #D55E00
 }
 """From the first chunk (or kind of kernel) to the last, dark to light."""
 
@@ -29,10 +29,10 @@ class Style:
 
 _FLAT = {
     "dp": Style("#009e73", "data-parallel communication", "////"),
-    "pp": Style("#b8578f", "pipeline communication", "\\\\\\\\"),
-    "tp": Style("#f0e442", "tensor-parallel communication", "....", "#6b6500"),
+    "pp": Style("#cc79a7", "pipeline communication", "\\\\\\\\"),
+    "tp": Style("#f5ee6e", "tensor-parallel communication", "....", "#6b6500"),
     "optimizer": Style("#1a1a1a", "optimizer", ""),
-    "overhead": Style("#8a8a8a", "host time", "xxxx"),
+    "overhead": Style("#666666", "host time", "xxxx"),
 }
 CATEGORIES = ("forward", "backward", "recompute", "tp", "pp", "dp", "optimizer", "overhead")
 """In the order in which legends list them."""

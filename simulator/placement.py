@@ -13,6 +13,7 @@ import numpy as np
 from hardware.collectives import CollectiveCost, GroupShape, point_to_point
 from hardware.spec import ClusterSpec
 from hardware.topology import Link, Topology
+from hardware.variation import slowest_excess
 from simulator.network import Weights
 from simulator.shared_links import ConcreteFlow, FlowKey, SharedLinks
 from simulator.symmetry import Hubs, Incidence, Ints, Partition, fold, unfolded
@@ -63,8 +64,18 @@ class FoldedRanks:
         return self._grid.coordinates(self.representative(c)).pp
 
     def speed(self, c: int) -> float:
-        """Compute speed of class c as a fraction of a healthy GPU's."""
-        return float(self._speed[self.representative(c)])
+        """Compute speed of class c as a fraction of a typical GPU's.
+
+        The healthy ranks of a stage all go at the pace of the slowest that can be expected among
+        them; a GPU that the run file makes slower goes at its own.
+        """
+        return min(float(self._speed[self.representative(c)]), 1.0 / (1.0 + self.variation))
+
+    @property
+    def variation(self) -> float:
+        """Extra compute time of the slowest GPU of a stage, as a fraction."""
+        deviation = self._cluster.profile.gpu_speed_deviation
+        return slowest_excess(deviation, self._grid.tp * self._grid.dp)
 
     def next(self, c: int) -> int:
         """Class that takes in what class c's forward passes put out."""

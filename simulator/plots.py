@@ -4,6 +4,7 @@ Drawn with matplotlib's object interface. The same trace gives the same bytes.
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from simulator.trace import Trace
 DPI = 150
 _POINTS_PER_INCH = 72.0
 _MIN_OPERATION_PX = 2.0  # operations are shown where the average one is wider
+_LEAST_PX = 0.4  # the shortest transfer of a stage still leaves a trace
 _BOX_PX = 20.0  # wished for each box of the fullest row
 _MARGIN = 0.14  # inches
 _HEADING = 1.3  # of the font size
@@ -68,7 +70,9 @@ def write_gantt(
         mpl.rcParams.update(_SETTINGS)
         figure = _draw(trace, shown, stage, title)
         metadata: dict[str, Any] = {"Date": None} if ending == ".svg" else {"Software": None}
-        with whole_file(Path(path)) as scratch:
+        with whole_file(Path(path)) as scratch, warnings.catch_warnings():
+            # a run may be named in any script; letters that the font lacks become boxes
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
             figure.savefig(scratch, format=ending[1:], dpi=DPI, metadata=metadata)
 
 
@@ -77,18 +81,26 @@ def _clipped(trace: Trace, window: Window | None) -> Window:
         return 0.0, trace.step_time_s
     start_s, end_s = max(window[0], 0.0), min(window[1], trace.step_time_s)
     if not start_s < end_s:
-        raise ValueError(f"window {window[0]} to {window[1]} s: nothing of the step lies in it")
+        raise ValueError(
+            f"window {window[0]:.6g} to {window[1]:.6g} s: nothing of the step lies in it; "
+            f"choose within 0 to {trace.step_time_s:.6g} s"
+        )
     return start_s, end_s
 
 
 def _draw(trace: Trace, window: Window, stage: int | None, title: str | None) -> Figure:
-    rows = _rows(trace, window, stage)
-    sheet = _layout(rows, count_chunks(trace))
+    pixel_s = (window[1] - window[0]) / (10 * DPI)  # of a narrow sheet
+    rows = _rows(trace, window, stage, 0.5 * pixel_s)
+    sheet = _layout(
+        rows, count_chunks(trace), "idle (bubble)" if stage is None else "idle", pixel_s
+    )
     figure = Figure(figsize=(sheet.width, sheet.height), dpi=DPI, facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.add_axes(sheet.axes_box)
     _scale_axes(axes, sheet, rows, window)
-    scale = Scale(window, sheet.axes_width * DPI, sheet.row_height * DPI, DPI)
+    # in the pipeline view a trace of each short wait would hide the passes around it
+    least_px = 0.0 if stage is None else _LEAST_PX
+    scale = Scale(window, sheet.axes_width * DPI, sheet.row_height * DPI, DPI, least_px)
     draw_boxes(axes, rows, scale)
     draw_labels(axes, rows, scale, sheet.font)
     heading = title if title is not None else trace.name
@@ -97,11 +109,10 @@ def _draw(trace: Trace, window: Window, stage: int | None, title: str | None) ->
     return figure
 
 
-def _rows(trace: Trace, window: Window, stage: int | None) -> list[Row]:
-    half_px_s = 0.5 * (window[1] - window[0]) / (10 * DPI)
+def _rows(trace: Trace, window: Window, stage: int | None, resolution_s: float) -> list[Row]:
     if stage is None:
-        return pipeline_rows(trace, window, half_px_s)
-    return stage_rows(trace, stage, window, half_px_s, _shows_operations(trace, window, stage))
+        return pipeline_rows(trace, window, resolution_s)
+    return stage_rows(trace, stage, window, resolution_s, _shows_operations(trace, window, stage))
 
 
 def _shows_operations(trace: Trace, window: Window, stage: int) -> bool:
@@ -155,16 +166,20 @@ class _Sheet:
         )
 
 
-def _layout(rows: Sequence[Row], num_chunks: int) -> _Sheet:
+def _layout(rows: Sequence[Row], num_chunks: int, idle: str, visible_s: float) -> _Sheet:
     """A sheet that suits the number of rows and how full they are."""
     fullest = max(len(row.boxes) for row in rows if not row.operations)
     width = min(max(11.0, fullest * _BOX_PX / DPI), 18.0)
     font = 9.0 + (width - 11.0) * 0.4  # wide pictures are shown smaller
     row_height = min(max(6.5 / len(rows), 0.16), 0.5)
-    longest = max(len(row.label) for row in rows)
+    longest = max(len(_row_name(row)) for row in rows)
     left = 0.3 + longest * font * 0.62 / _POINTS_PER_INCH
-    legend = build_legend(rows, num_chunks, width - 0.5, font)
+    legend = build_legend(rows, num_chunks, width - 0.5, font, idle, visible_s)
     return _Sheet(len(rows), width, row_height, left, font, legend)
+
+
+def _row_name(row: Row) -> str:
+    return f"{row.label}  {row.note}" if row.note else row.label
 
 
 def _scale_axes(axes: Axes, sheet: _Sheet, rows: Sequence[Row], window: Window) -> None:
@@ -172,14 +187,16 @@ def _scale_axes(axes: Axes, sheet: _Sheet, rows: Sequence[Row], window: Window) 
     axes.set_xlim(*window)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlabel(f"time ({unit})", fontsize=sheet.font)
-    locator = MaxNLocator(14, steps=[1, 2, 2.5, 5, 10])
+    widest = len(f"{window[1] * factor:.0f}") + _decimals(window, factor) + 3
+    room = sheet.axes_width * _POINTS_PER_INCH / (0.64 * sheet.font)
+    locator = MaxNLocator(min(max(int(room / widest), 2), 14), steps=[1, 2, 2.5, 5, 10])
     ticks = locator.tick_values(window[0] * factor, window[1] * factor)
     shown = [t / factor for t in ticks if window[0] * factor <= t <= window[1] * factor]
     axes.set_xticks(shown)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t * factor:.10g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t * factor:.12g}"))
     # where rows are lower than their names, name every second, third, ...
     step = max(1, math.ceil(sheet.font * _LINE / _POINTS_PER_INCH / sheet.row_height))
-    axes.set_yticks(range(0, len(rows), step), [row.label for row in rows[::step]])
+    axes.set_yticks(range(0, len(rows), step), [_row_name(row) for row in rows[::step]])
     axes.tick_params(labelsize=sheet.font, length=3, width=0.6)
     axes.tick_params(axis="y", length=0)
     for side in ("top", "right", "left"):
@@ -187,15 +204,22 @@ def _scale_axes(axes: Axes, sheet: _Sheet, rows: Sequence[Row], window: Window) 
 
 
 def _time_unit(window: Window) -> tuple[float, str]:
+    """Units per second, and the unit's name, in which the window is 2 to 2000 long."""
     span_s = window[1] - window[0]
     if span_s >= 2.0:
         return 1.0, "s"
     return (1e3, "ms") if span_s >= 2e-3 else (1e6, "µs")
 
 
+def _decimals(window: Window, factor: float) -> int:
+    """Decimals that tell a thousandth of the window."""
+    return max(0, 3 - math.floor(math.log10((window[1] - window[0]) * factor)))
+
+
 def _draw_title(figure: Figure, sheet: _Sheet, heading: str, subtitle: str) -> None:
     left, top = sheet.left / sheet.width, 1 - _MARGIN / sheet.height
     size = sheet.font * _HEADING
+    heading = " ".join(heading.split())
     room = int((sheet.width - sheet.left) * _POINTS_PER_INCH / (size * 0.68))
     if len(heading) > room:
         heading = heading[: room - 1] + "…"
@@ -212,7 +236,9 @@ def _subtitle(trace: Trace, window: Window, stage: int | None) -> str:
     else:
         parts.append(_whose_streams(trace, stage))
     if window != (0.0, trace.step_time_s):
-        parts.append(f"shown: {seconds_text(window[0])} to {seconds_text(window[1])}")
+        factor, unit = _time_unit(window)
+        start, end = (f"{t * factor:.{_decimals(window, factor)}f}" for t in window)
+        parts.append(f"shown: {start} to {end} {unit}")
     return "  ·  ".join(parts)
 
 

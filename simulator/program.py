@@ -137,15 +137,16 @@ class _RankBuilder:
     def build(self) -> Rank:
         if self.dp_size > 1 and self.optimizer.overlap_param_gather:
             self._gather_ahead()
-        last = self.b.work.num_microbatches - 1
+        final = {step.chunk: step for step in self.work.order if step.direction == "backward"}
         for step in self.work.order:
             if step.direction == "forward":
                 self._forward(step, first=step.microbatch == 0)
             else:
-                self._backward(step, last=step.microbatch == last)
+                self._backward(step, last=step == final[step.chunk])
         self._finish()
         streams = {"compute": self.compute, **self.sends, "dp": self.dp}
         rank = Rank(self.folded.representative(self.c), self.stage, self.folded.count(self.c))
+        rank.speed = self.speed
         rank.streams = {name: tasks for name, tasks in streams.items() if tasks}
         return rank
 

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator
 
-from hardware.spec import FabricSpec, GpuSpec, NodeSpec, NvlinkSpec, PeakFlops
+from hardware.spec import FabricSpec, GpuSpec, NodeSpec, NvlinkSpec, PeakFlops, ProfileSpec
 from simulator.overrides import PRESET, Kind
 from simulator.preset_loading import preset_names
 from simulator.spec_errors import run_schema
@@ -19,7 +19,7 @@ from workloads.spec import ModelSpec
 _QUANTITY = {"type": "string", "pattern": r"^\s*[-+]?[0-9._]+([eE][-+]?[0-9]+)?\s*[A-Za-zµ/]*\s*$"}
 _PATH = {"type": "string", "pattern": r"(/|\.(yaml|yml|json)$)"}
 _SPECS: tuple[type[BaseModel], ...] = (
-    ModelSpec, NodeSpec, GpuSpec, NvlinkSpec, PeakFlops, FabricSpec,
+    ModelSpec, NodeSpec, GpuSpec, NvlinkSpec, PeakFlops, FabricSpec, ProfileSpec,
 )  # fmt: skip
 _SLOTS: tuple[tuple[str, str, str, Kind], ...] = (
     ("RunSpec", "model", "ModelSpec", "models"),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.summary_text import (
+    GIB,
     count_text,
     gib_text,
     money_text,
@@ -29,6 +30,7 @@ TERM_NAMES = {
     "pp_exposed": "exposed pipeline parallel",
     "dp_exposed": "exposed data parallel",
     "interference": "slowed by communication",
+    "gpu_variation": "pace of the slowest GPU",
     "straggler_wait": "waiting for slower ranks",
     "overhead": "host time",
     "bubble": "pipeline bubble",
@@ -74,7 +76,7 @@ def headline_cells(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("mfu", "MFU", percent_text),
         ("model_tflops_per_gpu", "model TFLOP/s per GPU", count_text),
         ("hfu", "HFU", percent_text),
-        ("bubble_fraction", "pipeline bubble", percent_text),
+        ("bubble_fraction", "bubble, mean of stages", percent_text),
     ):
         if result.get(key) is not None:
             cells.append((name, show(result[key])))
@@ -114,8 +116,8 @@ def cost_rows(cost: Mapping[str, float | None]) -> list[tuple[str, str, str]]:
     rows = []
     for name, key, show in (
         ("GPU-hours", "gpu_hours", count_text),
-        ("energy", "energy_j", _watt_hours_text),
-        ("price", "usd", money_text),
+        ("energy", "energy_j", _kwh_text),
+        ("price (USD)", "usd", money_text),
     ):
         per_step, per_trillion = (cost.get(f"{key}_per_{w}") for w in ("step", "trillion_tokens"))
         if per_step is not None or per_trillion is not None:
@@ -124,8 +126,8 @@ def cost_rows(cost: Mapping[str, float | None]) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _watt_hours_text(energy_j: float) -> str:
-    return scaled_text(energy_j / _SECONDS_PER_HOUR, "Wh")
+def _kwh_text(energy_j: float) -> str:
+    return f"{count_text(energy_j / _SECONDS_PER_HOUR / 1e3)} kWh"
 
 
 def simulation_counts(simulation: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -134,7 +136,7 @@ def simulation_counts(simulation: Mapping[str, Any]) -> list[tuple[str, str]]:
         (name, f"{simulation[key]:,}")
         for key, name in (
             ("num_gpus", "GPUs"),
-            ("rank_classes", "kinds of ranks"),
+            ("rank_classes", "classes of ranks"),
             ("operations", "operations"),
             ("events", "events"),
         )
@@ -153,13 +155,32 @@ def memory_verdict(memory: Mapping[str, Any]) -> str:
     peak, capacity = memory.get("peak_bytes"), memory.get("capacity_bytes")
     if peak is None:
         return ""
-    said = f"peak {scaled_text(peak, 'B')} ({gib_text(peak)})"
-    if capacity:
-        said += f" of {scaled_text(capacity, 'B')} ({gib_text(capacity)})"
-        said += f", {percent_text(peak / capacity)}"
-        fits = memory.get("fits", peak <= capacity)
-        said += ": fits" if fits else ": DOES NOT FIT"
-    return said
+    stages: Sequence[Mapping[str, Any]] = memory.get("per_stage") or ()
+    fullest = max(stages, key=lambda stage: float(stage["total_bytes"]), default=None)
+    said = "peak" if fullest is None else f"stage {fullest['stage']}, the fullest:"
+    said += f" {gib_text(peak)}"
+    if not capacity:
+        return said
+    said += f" of {gib_text(capacity)}, {percent_text(peak / capacity)}"
+    if memory.get("fits", peak <= capacity):
+        return f"{said}: fits, {gib_text(capacity - peak)} free"
+    return f"{said}: DOES NOT FIT, {gib_text(peak - capacity)} too much"
+
+
+def memory_parts(memory: Mapping[str, Any]) -> str:
+    """What the fullest stage holds, kind by kind; empty where that is not told."""
+    terms = [(t, memory[t]) for t in MEMORY_TERMS if memory.get(t)]
+    return ", ".join(f"{term} {gib_text(num_bytes)}" for term, num_bytes in terms)
+
+
+def stage_cells(
+    stage: Mapping[str, Any], terms: Sequence[str], capacity: float | None
+) -> list[str]:
+    """GiB of each kind and in total, and the share of the GPU's memory."""
+    total = stage["total_bytes"]
+    sizes = [stage.get(term, 0.0) / GIB for term in terms] + [total / GIB]
+    share = [percent_text(total / capacity, 0)] if capacity else []
+    return [f"{size:.2f}" for size in sizes] + share
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +219,7 @@ def waterfall(result: Mapping[str, Any]) -> list[WaterfallStep]:
     if abs(level - mfu) >= _LEAST_POINTS:
         steps.append(_step("other", None, level, mfu))
     ideal_s = mfu * result["step_time_s"] if result.get("step_time_s") else None
-    return [*steps, WaterfallStep("achieved (MFU)", ideal_s, 0.0, mfu, is_total=True)]
+    return [*steps, WaterfallStep("achieved MFU", ideal_s, 0.0, mfu, is_total=True)]
 
 
 def _step(name: str, seconds: float | None, before: float, after: float) -> WaterfallStep:

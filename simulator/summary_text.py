@@ -28,12 +28,19 @@ def scaled_text(value: float, unit: str) -> str:
 
 
 def gib_text(num_bytes: float) -> str:
-    """Binary gibibytes, as `nvidia-smi` and PyTorch print them."""
-    return f"{num_bytes / GIB:.1f} GiB"
+    """Binary gibibytes, as `nvidia-smi` and PyTorch print them: 59.9 GiB, 0.26 GiB."""
+    size = num_bytes / GIB
+    return f"{size:.1f} GiB" if size >= 0.995 else f"{size:.2f} GiB"
 
 
 def percent_text(fraction: float, digits: int = 1) -> str:
+    """A fraction as a percentage."""
     return f"{fraction * 100:.{digits}f} %"
+
+
+def points_text(fraction: float) -> str:
+    """A difference of two percentages: 13.0 points."""
+    return f"{fraction * 100:.1f} points"
 
 
 def count_text(value: float) -> str:
@@ -42,6 +49,7 @@ def count_text(value: float) -> str:
 
 
 def money_text(usd: float) -> str:
+    """Dollars, whole from a thousand on."""
     if usd >= 1000:
         return f"${usd:,.0f}"
     return f"${usd:.2f}" if usd >= 0.1 else f"${usd:.2g}"

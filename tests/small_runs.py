@@ -1,9 +1,9 @@
-"""Small runs for tests: a few layers on a few nodes, so that a step is simulated in milliseconds."""
+"""Small runs for tests: a few layers on a few nodes; a step is simulated in milliseconds."""
 
 from typing import Any
 
 from hardware.presets import load_fabric, load_node
-from hardware.spec import ClusterSpec
+from hardware.spec import ClusterSpec, ProfileSpec
 from simulator.runspec import RunSpec
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
 
@@ -21,14 +21,16 @@ def small_model(**changes: Any) -> ModelSpec:
 
 
 def small_cluster(num_nodes: int = 1, gpus_per_node: int = 8, **changes: Any) -> ClusterSpec:
-    """H100 nodes on rails, a NIC for each GPU. Names in `changes` that start with `node_` or
-    `fabric_` go to the node or the fabric, `fabric` is one, others go to the cluster."""
+    """H100 nodes on rails, a NIC for each GPU, all GPUs equally fast. Names in `changes` that start
+    with `node_` or `fabric_` go to the node or the fabric, `fabric` is one, others go to the
+    cluster."""
     node_changes = {k[5:]: v for k, v in changes.items() if k.startswith("node_")}
     node_changes = {"gpus_per_node": gpus_per_node, "nics_per_node": gpus_per_node} | node_changes
     fabric_changes = {k[7:]: v for k, v in changes.items() if k.startswith("fabric_")}
     fabric = changes.get("fabric", RAIL).model_copy(update=fabric_changes)
     others = {k: v for k, v in changes.items() if not k.startswith(("node_", "fabric"))}
     node = H100_NODE.model_copy(update=node_changes)
+    others = {"profile": ProfileSpec(gpu_speed_deviation=0.0)} | others
     return ClusterSpec(node=node, num_nodes=num_nodes, fabric=fabric, **others)
 
 

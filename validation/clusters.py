@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from hardware.presets import load_fabric, load_node
-from hardware.spec import ClusterSpec, FabricSpec, NodeSpec, ProfileSpec
+from hardware.spec import ClusterSpec, FabricSpec, NodeSpec
 
 NODES = {
     "a100-sxm-80g": ("dgx-a100", "hdr-rail-optimized"),
@@ -34,23 +34,25 @@ _PER_GPU = re.compile(r"(\d+)\s*Gb/s per GPU")
 _BITS = 1e9 / 8
 
 
-def cluster_of(row: Mapping[str, str], network_efficiency: float = 1.0) -> ClusterSpec:
+def cluster_of(row: Mapping[str, str]) -> ClusterSpec:
     """The cluster of a row. Raises `ValueError` where the catalog has nothing like it."""
     gpu, num_gpus = row["gpu"], int(row["num_gpus"])
     if gpu not in NODES:
         raise ValueError(f"no node of the catalog has the GPU {gpu!r}")
-    node, fabric = _parts(*NODES[gpu])
-    node = _with_nics(node, row.get("internode", ""))
+    node, fabric = full_node(gpu, row.get("internode", ""))
     per_node = _gpus_per_node(node, gpu, num_gpus)
     if per_node != node.gpus_per_node:
         nics = max(1, node.nics_per_node * per_node // node.gpus_per_node)
         node = node.model_copy(update={"gpus_per_node": per_node, "nics_per_node": nics})
     if num_gpus % per_node:
         raise ValueError(f"{num_gpus} GPUs do not fill nodes of {per_node}")
-    profile = ProfileSpec(network_efficiency=network_efficiency)
-    return ClusterSpec(
-        node=node, num_nodes=num_gpus // per_node, fabric=fabric, profile=profile
-    )  # fmt: skip
+    return ClusterSpec(node=node, num_nodes=num_gpus // per_node, fabric=fabric)
+
+
+def full_node(gpu: str, internode: str) -> tuple[NodeSpec, FabricSpec]:
+    """A node full of `gpu` with the NICs that the text prints, and its fabric."""
+    node, fabric = _parts(*NODES[gpu])
+    return _with_nics(node, internode), fabric
 
 
 @lru_cache(maxsize=32)

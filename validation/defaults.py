@@ -10,6 +10,22 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 
+HOST_OPERATION_S = 60e-6
+"""Per operation of a layer. The smallest models of vTrain's single-node sweep (VIA-Research/vTrain,
+data/ground_truth_single.csv: hidden 1024, micro-batch 1) take 3.5 ms a layer and microbatch
+whatever their size, for some 60 operations (forward, again, backward)."""
+STEP_OVERHEAD_S = 7e-3
+"""Between two steps: the 18 ms of our H200's host, by the ratio of its 150 us an operation to
+`HOST_OPERATION_S`."""
+NANOTRON_HOST_OPERATION_S = 110e-6
+"""nanotron on H100, tensor-parallel 8: 4.6 ms for some 42 operations (hidden 2048, micro-batch 1,
+of the Ultra-Scale Playbook's sweep)."""
+H200_HOST_OPERATION_S = 150e-6
+"""Our H200's slow host: 5 ms for a Transformer Engine layer of some 34 operations."""
+H200_STEP_OVERHEAD_S = 18e-3
+"""As `ProfileSpec` ships it, measured on that host."""
+
+
 @dataclass(frozen=True, slots=True)
 class Software:
     """One framework of one time. Fields carry the names of the run file's keys."""
@@ -35,6 +51,10 @@ class Software:
     """Whether such a model has an output matrix of its own; gated ones are taken to."""
     gpt_dropout: float = 0.0
     recompute_granularity: Literal["none", "selective", "full"] = "none"
+    host_operation_s: float = HOST_OPERATION_S
+    """`ProfileSpec.host_operation_s`: how slowly its Python issues a layer's operations."""
+    step_overhead_s: float = STEP_OVERHEAD_S
+    """`ProfileSpec.step_overhead_s`: data, Python and logging between steps."""
     unsupported: str = ""
     """Why rows of this framework are not simulated, if they are not."""
 
@@ -138,6 +158,7 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
             tp_comm_overlap=True,
             overlap_grad_reduce=True,
             overlap_param_gather=True,
+            gpt_position_embedding="learned_absolute",
         ),
     ),
     (
@@ -145,7 +166,20 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
         Software("Megatron-Core 0.6", "FlagOpen/FlagPerf launch scripts: no overlap asked for"),
     ),
     (
-        r"Megatron-LM core_v|Megatron-Core dev CI",
+        r"Megatron-LM core_v",
+        Software(
+            "Megatron-Core on our H200",
+            "NVIDIA/Megatron-LM core_v0.15.3, arguments.py: nothing overlaps unless asked for",
+            sequence_parallel=False,
+            gpt_position_embedding="learned_absolute",
+            gpt_untied=False,
+            gpt_dropout=0.1,
+            host_operation_s=H200_HOST_OPERATION_S,
+            step_overhead_s=H200_STEP_OVERHEAD_S,
+        ),
+    ),
+    (
+        r"Megatron-Core dev CI",
         Software(
             "Megatron-Core",
             "NVIDIA/Megatron-LM core_v0.15, arguments.py: nothing overlaps unless asked for",
@@ -186,6 +220,7 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
             "products), pipeline_parallel/p2p.py (synchronous)",
             gradient_accumulation_fusion=False,
             overlap_p2p_communication=False,
+            host_operation_s=NANOTRON_HOST_OPERATION_S,
         ),
     ),
     (

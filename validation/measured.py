@@ -16,13 +16,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hardware.presets import preset_names
+from hardware.spec import ClusterSpec
 from simulator.errors import ConfigError, Place, Problem
 from simulator.runspec import RunSpec
 from validation.arguments import layers_of_interleaving, quoted_arguments
 from validation.clusters import cluster_of
 from validation.defaults import Software, software_of
-from validation.network_notes import network_efficiency
+from validation.network_notes import with_noted_network
 from workloads.layout_checks import check_layout
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
 
@@ -94,6 +94,10 @@ def measured_run(row: Row) -> MeasuredRun:
     """The measured values of a row. Raises `ValueError` for text where a number belongs."""
     basis = row.get("peak_memory_basis", "")
     memory = _number(row, "peak_memory_gb")
+    reserved = re.search(r"max reserved ([\d.]+)", basis)
+    if reserved and "nanotron" in row["framework"]:
+        # its first figure is what is allocated between steps, not at the peak
+        memory = float(reserved[1])
     step = _number(row, "step_time_s")
     return MeasuredRun(
         row=row,
@@ -129,7 +133,8 @@ def run_specs(row: Row) -> tuple[RunSpec, ...]:
 
 
 def _software(row: Row) -> Software:
-    software = software_of(row["framework"])
+    notes = row.get("notes", "")
+    software = software_of(row["framework"] + (" JAX" if "JAX" in notes else ""))
     if software is None:
         raise NotModelledError(f"no defaults for the framework {row['framework']!r}")
     if software.unsupported:
@@ -222,7 +227,7 @@ def _run_spec(row: Row, software: Software, settings: Mapping[str, Any]) -> RunS
         training = _training(row, software, settings, arguments)
         parallelism = _parallelism(row, software, settings, arguments)
         optimizer = _optimizer(row, software)
-        cluster = cluster_of(row, network_efficiency(row))
+        cluster = _with_host(with_noted_network(cluster_of(row), row), row, software)
         problems = check_layout(model, parallelism, training, optimizer, cluster.num_gpus)
     except ValidationError as error:
         first = error.errors()[0]
@@ -330,6 +335,16 @@ def _optimizer(row: Row, software: Software) -> OptimizerSpec:
         overlap_grad_reduce=reduce,
         overlap_param_gather=sharded and reduce and gather,
     )
+
+
+def _with_host(cluster: ClusterSpec, row: Row, software: Software) -> ClusterSpec:
+    """The host's pace; none where a CUDA graph replays its launches."""
+    graphs = row.get("cuda_graph", "") not in ("", "none", "0")
+    pace_s = 0.0 if graphs else software.host_operation_s
+    profile = cluster.profile.model_copy(
+        update={"host_operation_s": pace_s, "step_overhead_s": software.step_overhead_s}
+    )
+    return cluster.model_copy(update={"profile": profile})
 
 
 # cells

@@ -10,8 +10,12 @@ ADAM_BYTES = 28
 """Per parameter: fp32 gradient, master weight and two moments read, the last three written."""
 MODEL_COPY_BYTES = 6
 """Per parameter: fp32 master weight read, 2-byte weight written."""
-NORM_BYTES = 4
-"""What a rank contributes to the gradient norm: one fp32."""
+GRADIENT_COPY_BYTES = 6
+"""Per parameter, where main gradients have 2 bytes: read, and written in fp32 for the optimizer."""
+MASTER_BYTES = 4
+"""Of a gradient as the optimizer sees it: fp32 always (Megatron-LM, distrib_optimizer.py)."""
+SCALAR_BYTES = 4
+"""What a rank contributes to the gradient norm, or to the search for infinities: one fp32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +31,22 @@ def default_bucket_size(data_parallel_size: int) -> int:
     return max(40_000_000, 1_000_000 * data_parallel_size)
 
 
+def is_bucketed(optimizer: OptimizerSpec, stage: int, chunk: int) -> bool:
+    """Whether a chunk's gradients are cut into buckets, and not reduced as one.
+
+    Megatron-LM cuts only the first chunk of the first stage, whose backward ends the step, and
+    nothing at all unless reductions overlap (distributed_data_parallel.py; training.py).
+    """
+    return optimizer.overlap_grad_reduce and stage == 0 and chunk == 0
+
+
 def gradient_buckets(
     backward_order: Sequence[LayerWork], bucket_size: int | None
 ) -> tuple[Bucket, ...]:
     """Fill buckets with weights in the order in which backward completes their gradients.
 
-    A bucket closes with the weight that fills it; None puts all into one, as Megatron does when it
-    does not overlap.
+    A bucket closes with the weight that fills it (Megatron-LM, param_and_grad_buffer.py); None puts
+    all into one.
     """
     sizes = [op.parameters for layer in backward_order for op in layer.backward if op.parameters]
     buckets, filled = [], 0
@@ -69,8 +82,9 @@ def optimizer_operations(
     """What a rank of `stage`, holding `parameters` weights, runs between backward and the next
     forward, once its gradients are reduced (Megatron-LM, finalize_model_grads.py, optimizer.py).
 
-    Clearing main gradients and scaling them by the number of replicas touch all weights; undoing
-    the loss scale (fp16), norm, clipping, Adam and the copy to 2-byte weights the local shard only.
+    Clearing main gradients and scaling them by the number of replicas touch all weights; the copy
+    of 2-byte gradients to fp32, undoing the loss scale (fp16), norm, clipping, Adam and the copy to
+    2-byte weights the local shard only. Clipping is taken to happen in every step.
     """
     gradient = gradient_bytes_per_parameter(training)
     shard = parameters
@@ -84,15 +98,20 @@ def optimizer_operations(
             MemoryBound("scale gradients", "elementwise", 2.0 * gradient * parameters)
         )
     operations += _shared_gradients(model, training, parallelism, stage)
-    if training.precision == "fp16":
+    if gradient != MASTER_BYTES:
         operations.append(
-            MemoryBound("unscale and check gradients", "elementwise", 2.0 * gradient * shard)
+            MemoryBound("gradients to fp32", "elementwise", float(GRADIENT_COPY_BYTES * shard))
         )
+    if training.precision == "fp16":
+        operations += [
+            MemoryBound("unscale and check gradients", "elementwise", 2.0 * MASTER_BYTES * shard),
+            Collective("gradient overflow", "all_reduce", "world", float(SCALAR_BYTES)),
+        ]
     if optimizer.clip_grad > 0:
         operations += [
-            MemoryBound("gradient norm", "grad_norm", float(gradient * shard)),
-            Collective("gradient norm", "all_reduce", "world", float(NORM_BYTES)),
-            MemoryBound("clip gradients", "elementwise", 2.0 * gradient * shard),
+            MemoryBound("gradient norm", "grad_norm", float(MASTER_BYTES * shard)),
+            Collective("gradient norm", "all_reduce", "world", float(SCALAR_BYTES)),
+            MemoryBound("clip gradients", "elementwise", 2.0 * MASTER_BYTES * shard),
         ]
     return (
         *operations,
@@ -104,15 +123,18 @@ def optimizer_operations(
 def _shared_gradients(
     model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec, stage: int
 ) -> list[Operation]:
-    """Gradients of weights that several ranks hold: norms under sequence parallelism, and tied
-    embeddings on the first and last stage."""
+    """Gradients of weights that several ranks hold and see different tokens through: norms and
+    row-parallel biases under sequence parallelism, and tied embeddings on first and last stage."""
     gradient = gradient_bytes_per_parameter(training)
     tp, pp = parallelism.tensor_model_parallel_size, parallelism.pipeline_model_parallel_size
     operations: list[Operation] = []
     if parallelism.sequence_parallel and tp > 1:
-        norms = 2 * model.num_layers // pp * model.hidden_size
-        norms *= 2 if model.normalization == "LayerNorm" else 1
-        operations.append(Collective("norm gradients", "all_reduce", "tp", float(gradient * norms)))
+        norm = model.hidden_size * (2 if model.normalization == "LayerNorm" else 1)
+        biases = 2 * model.hidden_size * model.add_bias_linear
+        shared = model.num_layers // pp * (2 * norm + biases) + norm * (stage == pp - 1)
+        operations.append(
+            Collective("norm gradients", "all_reduce", "tp", float(gradient * shared))
+        )
     tied = not model.untie_embeddings_and_output_weights
     if tied and pp > 1 and stage in (0, pp - 1):
         words = model.padded_vocab_size(tp) // tp * model.hidden_size

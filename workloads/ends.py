@@ -27,7 +27,12 @@ gradient read and written. Counted, not measured."""
 def embedding_layer(
     model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec
 ) -> LayerWork:
-    """Vocabulary-parallel lookup, summed over the tensor-parallel group, plus positions."""
+    """Vocabulary-parallel lookup, summed over the tensor-parallel group, plus positions.
+
+    Under sequence parallelism the sum leaves each rank its own tokens, unless learned positions
+    are still to be added: then the whole is summed first and split afterwards (Megatron-LM,
+    language_model_embedding.py).
+    """
     x = Shapes(model, training, parallelism)
     words = vocabulary_parameters(x)
     positions = position_parameters(x)
@@ -36,11 +41,11 @@ def embedding_layer(
     ]
     scattered = x.parallelism.sequence_parallel
     if x.t > 1:
-        kind: CollectiveKind = "reduce_scatter" if scattered else "all_reduce"
+        kind: CollectiveKind = "reduce_scatter" if scattered and not positions else "all_reduce"
         forward.append(Collective("word embedding", kind, "tp", x.stream_bytes))
     if positions:
         forward.append(
-            MemoryBound("position embedding", "elementwise", 3 * x.norm_bytes, positions)
+            MemoryBound("position embedding", "elementwise", 3 * x.stream_bytes, positions)
         )
     backward: list[Operation] = []
     if model.hidden_dropout:
@@ -52,7 +57,7 @@ def embedding_layer(
         backward.append(Collective("word embedding gradient", "all_gather", "tp", x.stream_bytes))
     if positions:
         backward.append(
-            MemoryBound("position embedding gradient", "elementwise", x.norm_bytes, positions)
+            MemoryBound("position embedding gradient", "elementwise", x.stream_bytes, positions)
         )
     table_bytes = words * ELEMENT_BYTES
     main_bytes = 4 if training.accumulate_allreduce_grads_in_fp32 else 2

@@ -45,7 +45,8 @@ def model_flops(model: ModelSpec, training: TrainingSpec) -> float:
     """FLOPs of one step that the model needs, whoever computes it: three times its forward.
 
     As Megatron-LM counts them since 2022 (Korthikanti 2022, arXiv 2205.05198, appendix A):
-    72 B l s h^2 (1 + s / 6h + V / 12 l h) for a GPT of 4 h.
+    72 B l s h^2 (1 + s / 6h + V / 12 l h) for a GPT of 4 h. V is the vocabulary as given;
+    Megatron-LM counts it padded for the tensor-parallel size, which changes its logits' part only.
     """
     logits = 2.0 * model.hidden_size * model.vocab_size
     per_token = model.num_layers * layer_forward_flops_per_token(model, training) + logits

@@ -12,6 +12,7 @@ from workloads.data_parallel import (
     default_bucket_size,
     gradient_buckets,
     gradient_bytes_per_parameter,
+    is_bucketed,
     optimizer_operations,
     parameter_bytes_per_parameter,
 )
@@ -75,8 +76,7 @@ def build_work(
     assert parallelism.pipeline_schedule is not None
     schedule = SCHEDULES[parallelism.pipeline_schedule]
     layers = stage_chunks(model, training, parallelism)
-    whole = not optimizer.overlap_grad_reduce  # Megatron then keeps one bucket per chunk
-    size = None if whole else optimizer.ddp_bucket_size or default_bucket_size(data_parallel_size)
+    size = optimizer.ddp_bucket_size or default_bucket_size(data_parallel_size)
     stages = []
     for stage in range(num_stages):
         chunks = tuple(layers[stage, chunk] for chunk in range(num_chunks))
@@ -86,8 +86,8 @@ def build_work(
                 chunks,
                 schedule(stage, num_stages, num_microbatches, num_chunks),
                 tuple(
-                    tuple(b.parameters for b in gradient_buckets(tuple(reversed(c)), size))
-                    for c in chunks
+                    _bucket_sizes(held, size if is_bucketed(optimizer, stage, chunk) else None)
+                    for chunk, held in enumerate(chunks)
                 ),
                 optimizer_operations(
                     model, training, parallelism, optimizer, data_parallel_size, stage, parameters
@@ -135,6 +135,10 @@ def operation_graph(layer: LayerWork) -> "nx.DiGraph":
         graph.add_node((phase, i), operation=op, flops=op.flops, parameters=op.parameters)
     graph.add_edges_from(pairwise(nodes))
     return graph
+
+
+def _bucket_sizes(layers: tuple[LayerWork, ...], bucket_size: int | None) -> tuple[int, ...]:
+    return tuple(b.parameters for b in gradient_buckets(tuple(reversed(layers)), bucket_size))
 
 
 def _pass_flops(stage: StageWork, step: Pass) -> float:

@@ -20,17 +20,16 @@ def check_layout(
 ) -> list[Problem]:
     """All contradictions of a run, none if it can be laid out."""
     return [
-        *_tensor(model, parallelism, training),
+        *_tensor(model, parallelism),
         *_pipeline(model, parallelism),
+        *_sequence(model, parallelism, training),
         *_batch(parallelism, training, num_gpus),
         *_recompute(model, parallelism, training),
         *_optimizer(optimizer),
     ]
 
 
-def _tensor(
-    model: ModelSpec, parallelism: ParallelismSpec, training: TrainingSpec
-) -> Iterator[Problem]:
+def _tensor(model: ModelSpec, parallelism: ParallelismSpec) -> Iterator[Problem]:
     tp = parallelism.tensor_model_parallel_size
     key = "parallelism.tensor_model_parallel_size"
     for name, value in (
@@ -47,23 +46,38 @@ def _tensor(
             "model.num_query_groups",
             f"{groups} does not divide num_attention_heads ({model.num_attention_heads})",
         )
-    if model.head_dim * model.num_attention_heads != model.hidden_size and (
-        model.hidden_size % model.num_attention_heads and model.kv_channels is None
+    if (
+        model.hidden_size % model.num_attention_heads
+        and "kv_channels" not in model.model_fields_set
     ):
         yield (
             "model.num_attention_heads",
-            f"{model.num_attention_heads} does not divide hidden_size ({model.hidden_size})",
+            f"{model.num_attention_heads} does not divide hidden_size ({model.hidden_size}); "
+            "choose one that does, or set kv_channels",
         )
     if parallelism.sequence_parallel and tp == 1:
         yield "parallelism.sequence_parallel", "needs tensor_model_parallel_size above 1"
+    if parallelism.tp_comm_overlap and not parallelism.sequence_parallel:
+        yield "parallelism.tp_comm_overlap", "needs sequence_parallel: true"
+
+
+def _sequence(
+    model: ModelSpec, parallelism: ParallelismSpec, training: TrainingSpec
+) -> Iterator[Problem]:
+    tp, rows = parallelism.tensor_model_parallel_size, model.max_position_embeddings
     if parallelism.sequence_parallel and training.seq_length % tp:
         yield (
             "training.seq_length",
             f"{training.seq_length} is not divisible by tensor_model_parallel_size ({tp}), "
             "which sequence_parallel needs",
         )
-    if parallelism.tp_comm_overlap and not parallelism.sequence_parallel:
-        yield "parallelism.tp_comm_overlap", "needs sequence_parallel: true"
+    learned = model.position_embedding_type == "learned_absolute"
+    if learned and rows is not None and training.seq_length > rows:
+        yield (
+            "training.seq_length",
+            f"{training.seq_length} exceeds max_position_embeddings ({rows}); raise that too, or "
+            "choose position_embedding_type: rope",
+        )
 
 
 def _pipeline(model: ModelSpec, parallelism: ParallelismSpec) -> Iterator[Problem]:

@@ -15,6 +15,10 @@ from workloads.stages import layers_per_chunk, recomputed_layers, stage_chunks
 
 OPTIMIZER_BYTES = 12
 """Per parameter: fp32 master weight and Adam's two fp32 moments."""
+FP32_BYTES = 4
+SOFTMAX_BYTES = FP32_BYTES
+"""Per logit: what the cross entropy keeps for its backward (Megatron-LM,
+tensor_parallel/cross_entropy.py)."""
 CONTEXT_BYTES = 0.6e9
 """CUDA context, kernels and cuBLAS workspaces, outside PyTorch's allocator. A stated guess; 0.4 to
 0.8 GB is seen with CUDA 12."""
@@ -31,9 +35,10 @@ class StageMemory:
     gradients: float
     optimizer: float
     activations: float
-    """Of all microbatches in flight, and the working set of a recomputed layer."""
+    """Of all microbatches in flight, the loss's softmax included, and the working set of a
+    recomputed layer."""
     buffers: float
-    """Transient: fp32 logits and their gradient, gathered activations."""
+    """Transient: logits as computed and in fp32, gathered activations, what is sent."""
     framework: float
     """Outside the allocator: CUDA context, NCCL."""
 
@@ -74,11 +79,11 @@ def stage_memory(
 def layer_activation_bytes(
     model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec, recomputed: bool
 ) -> float:
-    """What one transformer layer keeps of one microbatch for its backward."""
+    """What one transformer layer keeps of one microbatch for its backward; `recomputed`: its input
+    only."""
     x = Shapes(model, training, parallelism)
     if recomputed:
-        per_group = 1 if training.recompute_method == "block" else training.recompute_num_layers
-        return x.norm_bytes / per_group
+        return x.norm_bytes
     mask = x.norm_tokens * x.h * MASK_BYTES if model.hidden_dropout else 0
     outside = 4 * x.norm_bytes + 2 * mask  # inputs of both norms and of both blocks; two dropouts
     qkv = x.tokens * x.qkv_width * ELEMENT_BYTES
@@ -89,10 +94,10 @@ def layer_activation_bytes(
 
 def _core_bytes(x: Shapes) -> float:
     """Inside the attention core: s^2 scores unless they are fused away or recomputed."""
-    if x.training.attention_backend == "flash":
-        return 4.0 * x.tokens * x.heads  # the softmax statistics, fp32
     if x.training.recompute_granularity == "selective":
         return 0.0
+    if x.training.attention_backend == "flash":
+        return 4.0 * x.tokens * x.heads  # the softmax statistics, fp32
     s, drop = x.training.seq_length, bool(x.model.attention_dropout)
     scores = x.training.micro_batch_size * x.heads * s * s
     return float(scores * (ELEMENT_BYTES + drop * (MASK_BYTES + ELEMENT_BYTES)))
@@ -110,18 +115,24 @@ def _activations(
     again = recomputed_layers(model, training, parallelism)
     kept = layer_activation_bytes(model, training, parallelism, recomputed=False)
     checkpoint = layer_activation_bytes(model, training, parallelism, recomputed=True)
-    per_chunk = again * checkpoint + (layers - again) * kept
+    group = training.recompute_num_layers if training.recompute_method == "uniform" else 1
+    per_chunk = -(-again // group) * checkpoint + (layers - again) * kept
     total = sum(in_flight.values()) * per_chunk
     if again:
-        group = training.recompute_num_layers if training.recompute_method == "uniform" else 1
         total += min(group, layers) * kept
     last_stage = parallelism.pipeline_model_parallel_size - 1
     last_chunk = parallelism.virtual_pipeline_model_parallel_size - 1
     if stage == 0 and model.hidden_dropout:
         total += in_flight.get(0, 0) * x.norm_tokens * x.h * MASK_BYTES
     if stage == last_stage:
-        total += in_flight.get(last_chunk, 0) * 2 * x.norm_bytes  # final norm's and logits' input
+        ends = 2 * x.norm_bytes + SOFTMAX_BYTES * _logits(x)  # final norm's and logits' inputs
+        total += in_flight.get(last_chunk, 0) * ends
     return total
+
+
+def _logits(x: Shapes) -> int:
+    """Logits of one microbatch on one rank."""
+    return x.tokens * x.model.padded_vocab_size(x.t) // x.t
 
 
 def _buffers(
@@ -132,9 +143,7 @@ def _buffers(
     sends = 2 * x.stream_bytes / x.t if parallelism.pipeline_model_parallel_size > 1 else 0.0
     if stage != parallelism.pipeline_model_parallel_size - 1:
         return gathered + sends
-    logits = x.tokens * model.padded_vocab_size(x.t) // x.t
-    per_logit = ELEMENT_BYTES + 4 + 4  # as computed, in fp32, and the fp32 softmax
-    return gathered + sends + float(per_logit * logits)
+    return gathered + sends + float((ELEMENT_BYTES + FP32_BYTES) * _logits(x))
 
 
 def _groups(parallelism: ParallelismSpec, data_parallel_size: int) -> int:

@@ -84,7 +84,8 @@ class MemoryBound:
 
 MEMORY_BOUND_KERNELS = (
     "layernorm_fwd", "layernorm_bwd", "rmsnorm_fwd", "rmsnorm_bwd",
-    "activation_fwd", "activation_bwd",  # bias + GeLU, SwiGLU, squared ReLU: one fused kernel
+    "bias_gelu_fwd", "bias_gelu_bwd",  # bias + GeLU or squared ReLU: one fused kernel
+    "swiglu_fwd", "swiglu_bwd",
     "bias_dropout_add",  # fused bias, dropout, residual add; also its backward
     "elementwise",  # plain copies, adds, casts, scalings
     "bias_grad",  # column sums for bias gradients

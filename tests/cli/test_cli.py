@@ -250,7 +250,8 @@ def test_a_malformed_file_in_a_process(tmp_path: Path) -> None:
     run.write_text(GOOD.read_text().replace("num_layers: 8", "num_layers: -8"))
     done = process("simulate", run)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"{run}:5: model.num_layers: '-8' is not a whole number above 0\n"
+    expected = "model.num_layers: '-8' is not a whole number above 0 and at most 10000"
+    assert done.stderr == f"{run}:5: {expected}\n"
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -19,6 +19,8 @@ EXAMPLES = ROOT / "examples"
         ("gpt-462b-6144xh100", 768 * 8, 6144 // (8 * 16), 3072 // 48),
         ("gpt3-175b-1024xa100", 128 * 8, 1024 // (8 * 16), 1536 // 8),
         ("llama3-70b-64xh100", 8 * 8, 64 // (8 * 4), 128 // 2),
+        ("h200-llama-70b-width", 1, 1, 4),
+        ("h200-llama-7b-width", 1, 1, 8),
         ("toy-2-nodes", 2 * 8, 16 // (2 * 2), 32 // 4),
     ],
 )
@@ -30,7 +32,7 @@ def test_sizes(name: str, num_gpus: int, data_parallel_size: int, num_microbatch
 
 
 def test_each_is_listed() -> None:
-    assert len(list(EXAMPLES.glob("*.yaml"))) == 4
+    assert len(list(EXAMPLES.glob("*.yaml"))) == 6
 
 
 def test_the_headline_is_the_published_model() -> None:

@@ -149,10 +149,11 @@ def pipelines(draw: st.DrawFn) -> RunSpec:
     p = draw(st.sampled_from([2, 3, 4, 8]))
     v = draw(st.integers(1, 3))
     per_node = draw(st.sampled_from([n for n in (1, 2, p) if p % n == 0]))
+    nic = draw(st.sampled_from([1e9, 50e9]))  # the slow one makes transfers longer than passes
     m = draw(st.integers(1, 3)) * p if v > 1 else draw(st.integers(1, 9))
     schedule = "interleaved_1f1b" if v > 1 else draw(st.sampled_from(["1f1b", "gpipe"]))
     return small_run(
-        small_cluster(p // per_node, per_node), pp=p, vpp=v, num_microbatches=m,
+        small_cluster(p // per_node, per_node, node_nic_bandwidth_bytes_per_s=nic), pp=p, vpp=v, num_microbatches=m,
         model=small_model(
             num_layers=p * v * draw(st.integers(1, 2)),
             untie_embeddings_and_output_weights=draw(st.booleans()),
@@ -170,5 +171,3 @@ def pipelines(draw: st.DrawFn) -> RunSpec:
 def test_the_loop_takes_the_longest_path(run: RunSpec) -> None:
     work = build_work(run.model, run.training, run.parallelism, run.optimizer, 1)
     assert loop_s(run, work) == pytest.approx(PathGraph(run, work).length_s(), rel=1e-12)
-
-

@@ -100,7 +100,7 @@ def test_operations_are_stretched_with_a_slowed_span() -> None:
 def test_processes_and_threads_are_named_in_order() -> None:
     meta = of_phase(events(), "M")
     names = [e["args"]["name"] for e in meta if e["name"] == "process_name"]
-    assert names == [f"stage {s} · rank {2 * s} (x2)" for s in range(4)]
+    assert names == [f"stage {s} · rank {2 * s} (x2 ranks)" for s in range(4)]
     streams = [e["args"]["name"] for e in meta if e["name"] == "thread_name" and e["pid"] == 3]
     assert streams == ["compute", "pp_next", "pp_prev", "dp"]
     order = [e["args"]["sort_index"] for e in meta if e["name"] == "process_sort_index"]

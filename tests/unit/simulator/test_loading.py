@@ -139,7 +139,8 @@ optimizer: {clip_grad: -1, data_parallel_sharding: zero3}
         "run.yaml:11: training.no_such_thing_at_all: unknown key; choose seq_length, "
         "micro_batch_size, global_batch_size, precision, recompute_granularity, recompute_method, "
         "recompute_num_layers, attention_backend, flops_convention, "
-        "accumulate_allreduce_grads_in_fp32, cross_entropy_loss_fusion",
+        "accumulate_allreduce_grads_in_fp32, gradient_accumulation_fusion, "
+        "cross_entropy_loss_fusion",
         "run.yaml:12: optimizer.clip_grad: '-1' is not a number of at least 0",
         "run.yaml:12: optimizer.data_parallel_sharding: not supported yet; leave it out",
         f"run.yaml:{gpu_line}: cluster.node.gpu.memory_bytes: '80Q' has an unknown unit 'Q'; "

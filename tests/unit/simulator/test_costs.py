@@ -1,0 +1,194 @@
+"""Prices of operations against kernel and collective models asked directly."""
+
+import pytest
+from small_runs import H100_NODE, small_cluster, small_model
+
+from hardware.collectives import GroupShape, collective_cost
+from hardware.contention import MEMORY_BOUND_SHARE, gemm_slowdown
+from hardware.kernels import kernel_model
+from simulator.costs import Costs
+from simulator.overlap import concurrent_s
+from workloads.layers import transformer_layer
+from workloads.operations import (
+    Attention,
+    Collective,
+    Gemm,
+    LayerWork,
+    MemoryBound,
+    Operation,
+    Overlapped,
+)
+from workloads.spec import ParallelismSpec, TrainingSpec
+
+CLUSTER = small_cluster(2)
+KERNELS = kernel_model(H100_NODE.gpu)
+ALONE, PAIR = GroupShape(1, 1, 1), GroupShape(2, 1, 2)
+
+GEMM = Gemm("g", 1024, 2048, 512, "fwd", parameters=512 * 2048)
+WGRAD = Gemm("w", 2048, 512, 1024, "wgrad", accumulate_fp32=True)
+FLASH = Attention("a", "bwd", 1, 8, 8, 1024, 1024, 64)
+NORM = MemoryBound("n", "layernorm_fwd", 1e6)
+REDUCE = Collective("r", "all_reduce", "tp", 4e6)
+GATHER = Collective("ag", "all_gather", "tp", 4e6)
+SCATTER = Collective("rs", "reduce_scatter", "tp", 4e6)
+
+
+def alone_s(op: Collective, shape: GroupShape = PAIR) -> float:
+    return collective_cost(
+        op.kind, op.num_bytes, shape, CLUSTER.node, CLUSTER.nic_rate_bytes_per_s
+    ).time_s
+
+
+def priced(op: Operation, tp: GroupShape = PAIR, speed: float = 1.0):  # type: ignore[no-untyped-def]
+    (segment,) = Costs(CLUSTER).segments((op,), "forward", tp, speed)
+    return segment
+
+
+def test_kernels_cost_what_the_kernel_model_says() -> None:
+    assert priced(GEMM).duration_s == KERNELS.gemm(1024, 2048, 512, "fwd").seconds
+    fp32 = KERNELS.gemm(2048, 512, 1024, "wgrad", accumulate_fp32=True)
+    assert priced(WGRAD).duration_s == fp32.seconds
+    flash = KERNELS.attention("bwd", 1, 8, 8, 1024, 1024, 64, True)
+    assert priced(FLASH).duration_s == flash.seconds
+    assert priced(NORM).duration_s == KERNELS.memory_bound("layernorm_fwd", 1e6).seconds
+
+
+def test_what_neighbours_slow_of_a_kernel() -> None:
+    for op, share in ((GEMM, 1.0), (FLASH, 1.0), (NORM, MEMORY_BOUND_SHARE)):
+        segment = priced(op)
+        assert segment.compute_s == pytest.approx(share * segment.duration_s)
+        assert segment.link_s == 0.0
+        assert not segment.synchronizes
+
+
+def test_parameters_stay_with_their_operation() -> None:
+    assert [priced(op).parameters for op in (GEMM, NORM)] == [512 * 2048, 0]
+
+
+def test_a_slow_gpu_computes_slower_and_communicates_as_fast() -> None:
+    for op in (GEMM, FLASH, NORM):
+        assert priced(op, speed=0.8).duration_s == pytest.approx(priced(op).duration_s / 0.8)
+    assert priced(REDUCE, speed=0.8) == priced(REDUCE)
+
+
+def test_a_collective_of_the_tensor_group() -> None:
+    """All-reduce of 4 MB by two: 2 * 1/2 of it on the wire; latency cannot be slowed."""
+    segment = priced(REDUCE)
+    assert segment.duration_s == segment.traffic_s == pytest.approx(alone_s(REDUCE))
+    assert segment.traffic_bytes == 4e6
+    assert segment.compute_s == 0.0
+    assert 0.0 < segment.link_s < segment.duration_s
+    assert segment.synchronizes
+
+
+def test_a_collective_of_one_is_nothing() -> None:
+    segment = priced(REDUCE, ALONE)
+    assert (segment.duration_s, segment.traffic_bytes) == (0.0, 0.0)
+
+
+def test_concurrent_overlap() -> None:
+    """By the recurrence, from the parts; what the compute does not cover is exposed."""
+    op = Overlapped("o", (WGRAD,), SCATTER, "concurrent")
+    segment = priced(op)
+    channels = collective_cost(
+        "reduce_scatter", 4e6, PAIR, CLUSTER.node, CLUSTER.nic_rate_bytes_per_s
+    ).num_channels
+    compute_s, slowdown = priced(WGRAD).duration_s, gemm_slowdown(H100_NODE.gpu, channels)
+    expected_s = concurrent_s(compute_s, alone_s(SCATTER), slowdown)
+    assert segment.duration_s == pytest.approx(expected_s)
+    assert [p.kind for p in segment.pieces] == ["gemm", "tp"]
+    assert segment.pieces[1].duration_s == pytest.approx(expected_s - compute_s)
+    assert segment.traffic_bytes == 4e6 / 2
+
+
+@pytest.mark.parametrize("collective", [GATHER, SCATTER])
+@pytest.mark.parametrize("style", ["pipelined", "concurrent"])
+@pytest.mark.parametrize("rows", [256, 1024, 8192, 65536])
+def test_overlap_helps_and_hides_at_most_everything(
+    collective: Collective, style: str, rows: int
+) -> None:
+    """Between compute alone and, for long compute, compute and collective one after the other."""
+    tp = GroupShape(8, 1, 8)
+    gemm = Gemm("g", rows, 4096, 4096, "fwd")
+    op = Overlapped("o", (gemm,), collective, style)  # type: ignore[arg-type]
+    segment, compute_s = priced(op, tp), priced(gemm, tp).duration_s
+    assert segment.duration_s >= compute_s
+    assert sum(p.duration_s for p in segment.pieces) == pytest.approx(segment.duration_s)
+    if rows >= 8192:
+        assert segment.duration_s < compute_s * 1.3 + alone_s(collective, tp)
+
+
+def test_overlap_needs_a_group() -> None:
+    with pytest.raises(ValueError, match="nothing to overlap with"):
+        priced(Overlapped("o", (GEMM,), GATHER, "pipelined"), ALONE)
+
+
+def test_a_pass_is_its_layers_end_to_end() -> None:
+    """Backward runs layers last to first, each after its own recomputation."""
+    first = LayerWork("first", (GEMM,), (WGRAD,), (GEMM,))
+    second = LayerWork("second", (NORM,), (FLASH,))
+    costs = Costs(CLUSTER)
+    forward = costs.pass_profile((first, second), "forward", ALONE, 1.0)
+    backward = costs.pass_profile((first, second), "backward", ALONE, 1.0)
+    assert [s.pieces[0].name for s in forward.segments] == ["g", "n"]
+    assert [(s.pieces[0].name, s.pieces[0].category) for s in backward.segments] == [
+        ("a", "backward"), ("g", "recompute"), ("w", "backward"),
+    ]  # fmt: skip
+    seconds = [priced(op).duration_s for op in (FLASH, GEMM, WGRAD)]
+    assert backward.duration_s == pytest.approx(sum(seconds))
+
+
+def layer(tp: int, **parallelism: bool) -> LayerWork:
+    layout = {"tensor_model_parallel_size": tp, **parallelism}
+    training = TrainingSpec(seq_length=512, micro_batch_size=2, global_batch_size=2)
+    return transformer_layer(
+        small_model(), training, ParallelismSpec.model_validate(layout), recomputed=False
+    )
+
+
+def sent_bytes(work: LayerWork, direction: str, tp: int) -> float:
+    profile = Costs(CLUSTER).pass_profile((work,), direction, GroupShape(tp, 1, tp), 1.0)  # type: ignore[arg-type]
+    return profile.traffic(0.0, profile.duration_s)[0]
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_tensor_parallel_traffic_of_a_layer(tp: int) -> None:
+    """Activations are 512 * 2 tokens of 512 two-byte numbers. Without sequence parallelism two
+    all-reduces each way, 2 (t - 1) / t of them each; with it four collectives forward, and two
+    more backward (inputs gathered again for wgrad), (t - 1) / t each (Korthikanti 2022)."""
+    activations, once = 512 * 2 * 512 * 2, (tp - 1) / tp
+    plain = layer(tp)
+    assert sent_bytes(plain, "forward", tp) == pytest.approx(2 * 2 * once * activations)
+    assert sent_bytes(plain, "backward", tp) == pytest.approx(2 * 2 * once * activations)
+    for overlap in (False, True):
+        sequence = layer(tp, sequence_parallel=True, tp_comm_overlap=overlap)
+        assert sent_bytes(sequence, "forward", tp) == pytest.approx(4 * once * activations)
+        assert sent_bytes(sequence, "backward", tp) == pytest.approx(6 * once * activations)
+
+
+def test_what_was_not_measured_is_remembered() -> None:
+    costs = Costs(small_cluster(1, node_gpu=H100_NODE.gpu.model_copy(
+        update={"architecture": "ampere"})))  # fmt: skip
+    costs.segments((GEMM, NORM), "forward", ALONE, 1.0)
+    assert costs.guessed["roofline"] == {"g", "n"}
+
+
+def test_compute_beside_a_collective_of_other_links() -> None:
+    """A data group of one GPU per node leaves NVLink alone; one inside the node takes at most half
+    of what the tensor group's traffic has."""
+    costs, gpu = Costs(CLUSTER), H100_NODE.gpu
+    op = Collective("dp", "all_reduce", "dp", 1e9)
+    across, inside = GroupShape(2, 2, 1), GroupShape(4, 1, 4)
+    outside = costs.slowdown(costs.exchange(op, across), across, PAIR)
+    cost = costs.exchange(op, across)
+    assert outside == (gemm_slowdown(gpu, cost.num_channels), 0.0)
+    within = costs.slowdown(costs.exchange(op, inside), inside, PAIR)
+    assert 0.0 < within.link <= 1.0
+    assert costs.slowdown(cost, across, ALONE).link == 0.0
+
+
+def test_host_time_comes_from_the_profile() -> None:
+    slow = CLUSTER.profile.model_copy(update={"step_overhead_s": 0.25})
+    (segment,) = Costs(CLUSTER.model_copy(update={"profile": slow})).host_segments()
+    assert segment.duration_s == 0.25
+    assert segment.pieces[0].category == "overhead"

@@ -1,0 +1,116 @@
+"""Weights: what operations carry, what ranks hold, and what was published."""
+
+from itertools import chain
+
+import pytest
+from small_models import LAYOUTS, SEQUENCE, all_layers, gpt, layout, llama
+from small_models import training as train
+
+from workloads.flops import parameter_count
+from workloads.presets import load_model, preset_names
+from workloads.spec import ModelSpec, ParallelismSpec
+from workloads.stages import stage_chunks
+
+MODELS = [
+    gpt(),
+    gpt(untie_embeddings_and_output_weights=True, max_position_embeddings=100),
+    llama(),
+    gpt(num_query_groups=2),
+    llama(num_query_groups=1, kv_channels=16),
+]
+NAMES = ["gpt", "gpt-untied", "llama", "gpt-2-groups", "llama-1-group"]
+
+
+@pytest.mark.parametrize("parallelism", LAYOUTS)
+@pytest.mark.parametrize("model", MODELS, ids=NAMES)
+def test_operations_carry_every_weight_once_each_way(
+    model: ModelSpec, parallelism: ParallelismSpec
+) -> None:
+    for forward, backward, _, parameters in all_layers(model, train(), parallelism):
+        assert sum(op.parameters for op in forward) == parameters
+        assert sum(op.parameters for op in backward) == parameters
+
+
+@pytest.mark.parametrize("parallelism", LAYOUTS)
+@pytest.mark.parametrize("model", MODELS, ids=NAMES)
+def test_ranks_hold_the_model_and_its_copies(
+    model: ModelSpec, parallelism: ParallelismSpec
+) -> None:
+    """Over one pipeline: the model, t - 1 more copies of norms, row-parallel biases and positions,
+    padded words in each table, a second table for tied embeddings on different stages, and copies
+    of key and value heads where there are fewer groups than ranks."""
+    t, h = parallelism.tensor_model_parallel_size, model.hidden_size
+    norm = h * (2 if model.normalization == "LayerNorm" else 1)
+    positions = (model.max_position_embeddings or SEQUENCE) * h
+    positions *= model.position_embedding_type == "learned_absolute"
+    per_layer = 2 * norm + 2 * h * model.add_bias_linear
+    replicated = model.num_layers * per_layer + norm + positions
+    untied = model.untie_embeddings_and_output_weights
+    tables = 2 if untied or parallelism.pipeline_model_parallel_size > 1 else 1
+    words = tables * model.padded_vocab_size(t) - model.vocab_size * (1 + untied)
+    heads = max(0, t - model.query_groups) * 2 * model.head_dim * (h + model.add_bias_linear)
+    held = t * sum(parameters for *_, parameters in all_layers(model, train(), parallelism))
+    assert held == (
+        parameter_count(model, SEQUENCE)
+        + (t - 1) * replicated + words * h + model.num_layers * heads
+    )  # fmt: skip
+
+
+def test_by_hand_on_one_rank() -> None:
+    """GPT: 12 h^2 + 13 h per layer, final norm, words and positions; h = 64, 8 layers."""
+    expected = 8 * (12 * 64**2 + 13 * 64) + 2 * 64 + 1000 * 64 + 32 * 64
+    assert parameter_count(gpt(), seq_length=32) == expected
+    held = chain.from_iterable(stage_chunks(gpt(), train(), layout()).values())
+    assert sum(layer.parameters for layer in held) == expected + 24 * 64  # 1,024 padded words
+
+
+PUBLISHED_B = {
+    "gpt3-175b": (174.6, "Brown 2020 (arXiv 2005.14165), table D.1"),
+    "llama2-7b": (6.738, "Hugging Face model card: 6.74 B"),
+    "llama2-13b": (13.016, "Hugging Face model card: 13 B"),
+    "llama2-70b": (68.977, "Hugging Face model card: 69 B"),
+    "llama3-8b": (8.030, "Hugging Face model card: 8.03 B"),
+    "llama3-70b": (70.554, "Hugging Face model card: 70.6 B"),
+    "llama3.1-405b": (405.85, "Hugging Face model card: 406 B"),
+}
+"""Billions of weights, counted by those who publish the weights."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED_B)
+def test_published_counts(name: str) -> None:
+    model = load_model(name)
+    assert parameter_count(model) == pytest.approx(PUBLISHED_B[name][0] * 1e9, rel=5e-4)
+
+
+ROUNDED_B = {
+    "gpt-7.1b": 7.1, "gpt-16b": 16, "gpt-32b": 32, "gpt-70b": 70, "gpt-119b": 119,
+    "gpt-177b": 177, "gpt-314b": 314, "gpt-462b": 462,
+    "korthikanti-22b": 22, "korthikanti-175b": 175, "korthikanti-530b": 530,
+}  # fmt: skip
+"""Billions as printed: Megatron-LM README, images/model_table.png (July 2024), and Korthikanti 2022
+(arXiv 2205.05198), table 3."""
+
+
+@pytest.mark.parametrize("name", ROUNDED_B)
+def test_printed_counts_to_the_printed_digit(name: str) -> None:
+    """32B, 119B and 462B come out only with biases, learned positions and untied embeddings."""
+    printed = ROUNDED_B[name]
+    digits = 1 if isinstance(printed, float) else 0
+    assert round(parameter_count(load_model(name), 4096) / 1e9, digits) == printed
+
+
+@pytest.mark.parametrize(("name", "printed_b"), [("gpt-1.7b", 1.7), ("korthikanti-1t", 1000)])
+def test_loosely_printed_counts(name: str, printed_b: float) -> None:
+    """1.754 B is printed as 1.7 and 1,008 B as 1 T."""
+    assert parameter_count(load_model(name), 4096) / 1e9 == pytest.approx(printed_b, rel=0.04)
+
+
+def test_every_preset_has_a_published_count() -> None:
+    assert {*PUBLISHED_B, *ROUNDED_B, "gpt-1.7b", "korthikanti-1t"} == set(preset_names())
+
+
+def test_positions_left_open_follow_the_sequence() -> None:
+    assert parameter_count(gpt(), 100) - parameter_count(gpt(), 0) == 100 * 64
+    fixed = gpt(max_position_embeddings=50)
+    assert parameter_count(fixed, 100) == parameter_count(fixed, 0)
+    assert parameter_count(llama(), 100) == parameter_count(llama(), 0)
