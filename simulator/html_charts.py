@@ -23,7 +23,7 @@ def waterfall_svg(steps: Sequence[WaterfallStep]) -> str:
     parts = []
     for i, step in enumerate(steps):
         y = i * _ROW + 2
-        left, width = _LABELS + step.high * _WIDTH, (step.high - step.low) * _WIDTH
+        left, width = _LABELS + step.low * _WIDTH, (step.high - step.low) * _WIDTH
         fill = _TOTAL if step.is_total else _GAIN if step.is_gain else _LOSS
         weight = ' font-weight="600"' if step.is_total else ""
         seconds = "" if step.seconds is None else f" · {seconds_text(step.seconds)}"

@@ -31,6 +31,11 @@ class ArrayReader:
         """What stood before the array, once it was found."""
         self.num_items = 0
 
+    @property
+    def num_buffered(self) -> int:
+        """Characters held."""
+        return len(self._buffer)
+
     def items(self) -> Iterator[Any]:
         """Each element, decoded. Raises `BrokenJsonError` where there is no array or it breaks."""
         self._find()

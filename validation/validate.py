@@ -165,9 +165,7 @@ def _settings(run: RunSpec) -> dict[str, Any]:
     }
 
 
-def _watched(
-    rows: Iterable[Scored], total: int, progress: Progress | None
-) -> Iterator[Scored]:
+def _watched(rows: Iterable[Scored], total: int, progress: Progress | None) -> Iterator[Scored]:
     for done, row in enumerate(rows, 1):
         if progress is not None:
             progress(done, total)

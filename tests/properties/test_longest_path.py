@@ -153,7 +153,8 @@ def pipelines(draw: st.DrawFn) -> RunSpec:
     m = draw(st.integers(1, 3)) * p if v > 1 else draw(st.integers(1, 9))
     schedule = "interleaved_1f1b" if v > 1 else draw(st.sampled_from(["1f1b", "gpipe"]))
     return small_run(
-        small_cluster(p // per_node, per_node, node_nic_bandwidth_bytes_per_s=nic), pp=p, vpp=v, num_microbatches=m,
+        small_cluster(p // per_node, per_node, node_nic_bandwidth_bytes_per_s=nic),
+        pp=p, vpp=v, num_microbatches=m,
         model=small_model(
             num_layers=p * v * draw(st.integers(1, 2)),
             untie_embeddings_and_output_weights=draw(st.booleans()),

@@ -278,6 +278,22 @@ def test_activation_by_hand() -> None:
         assert (second.kernel, second.num_bytes) == (f"{kernel}_bwd", 64 * backward * 2)
 
 
+def test_bias_gradients_by_hand() -> None:
+    """Column sums, each gradient read once in two bytes: T = 64 tokens of local width where the
+    bias is split, n = 32 of the whole width where it is not."""
+    found = {op.name: op.num_bytes for op in of_kernel(layer(PARALLEL).backward, "bias_grad")}
+    assert found == {
+        "mlp bias": 32 * 64 * 2, "fc1 bias": 64 * 128 * 2,
+        "attention bias": 32 * 64 * 2, "qkv bias": 64 * 96 * 2,
+    }  # fmt: skip
+
+
+def test_queries_keys_and_values_are_copied_apart() -> None:
+    """Read and written: T = 64, 3 * 32 wide on 2 ranks."""
+    for operations in (layer(PLAIN).forward, layer(PLAIN).backward):
+        assert [op.num_bytes for op in memory_bound(operations, "qkv split")] == [2 * 64 * 96 * 2]
+
+
 def test_what_only_some_models_have() -> None:
     plain, rotary = layer(PLAIN), layer(PLAIN, llama())
     assert "rotary" not in names(plain.forward)

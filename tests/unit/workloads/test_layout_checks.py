@@ -154,6 +154,8 @@ def test_what_is_allowed() -> None:
         {"parallelism": parallel(pp=4, vpp=2)},
         {"parallelism": parallel(pp=8, schedule="gpipe")},
         {"training": train(global_batch_size=32, recompute_num_layers=99)},  # nothing is recomputed
+        {"parallelism": parallel(pp=4), "training": train(
+            global_batch_size=32, recompute_granularity="full", recompute_num_layers=2)},
         {"optimizer": OptimizerSpec(use_distributed_optimizer=True, overlap_grad_reduce=True,
                                     overlap_param_gather=True)},
     ):  # fmt: skip
