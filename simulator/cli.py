@@ -143,9 +143,9 @@ def simulate(
             gantt, lambda path: write_gantt(result.trace, path, window=window, stage=gantt_stage)
         )
     if trace is not None:
-        from simulator.chrome_trace import chrome_trace
+        from simulator.chrome_trace import write_chrome_trace
 
-        write_json(trace, chrome_trace(result.trace), indent=None)
+        _write(trace, lambda path: write_chrome_trace(result.trace, path))
     if report is not None:
         from simulator.report import write_html
 
@@ -353,11 +353,11 @@ def _write(name: str, write: Callable[[Path], object]) -> None:
         write(scratch)
 
 
-def write_json(name: str, value: object, indent: int | None = 2) -> None:
+def write_json(name: str, value: object) -> None:
     """Write plain data to a file, whole or not at all, or to stdout (-)."""
     import json
 
-    text = json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + "\n"
+    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     if name == "-":
         sys.stdout.write(text)
         return

@@ -66,7 +66,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     fakes: dict[str, dict[str, Any]] = {
         "simulator.simulate": {"simulate": simulate},
         "simulator.plots": {"write_gantt": write_gantt},
-        "simulator.chrome_trace": {"chrome_trace": lambda trace: {"traceEvents": []}},
+        "simulator.chrome_trace": {
+            "write_chrome_trace": lambda trace, path: path.write_text('{"traceEvents": []}')
+        },
         "simulator.report": {
             "print_summary": printer("summary"),
             "print_memory": printer("memory"),

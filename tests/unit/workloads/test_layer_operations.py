@@ -1,5 +1,7 @@
 """One transformer layer: collectives of each tensor-parallel mode, products, kernels, bytes."""
 
+from typing import Any
+
 import pytest
 from small_models import MICRO_BATCH, SEQUENCE, collectives, gpt, kinds, layout, llama
 from small_models import training as train
@@ -184,7 +186,10 @@ def test_unfused_accumulation_adds_each_product(
 ) -> None:
     """Per weight the 2-byte product and the main gradient read, and the latter written; the
     gradient is complete, and its bucket may close, only then."""
-    changes = {"gradient_accumulation_fusion": False, "accumulate_allreduce_grads_in_fp32": fp32}
+    changes: dict[str, Any] = {
+        "gradient_accumulation_fusion": False,
+        "accumulate_allreduce_grads_in_fp32": fp32,
+    }
     fused, unfused = layer(parallelism), layer(parallelism, **changes)
     products = [op for op in kernels(fused.backward) if isinstance(op, Gemm) and op.kind == "wgrad"]
     adds = [
