@@ -136,7 +136,7 @@ class ProfileSpec(Spec):
     host_operation_s: Seconds = 0.0
     """What the host takes to issue one operation of a layer (Python, autograd, launch: a kernel or
     a few): small kernels go at this pace. 0 where CUDA graphs replay them, and as shipped, since
-    hosts differ: 60 us tells Megatron-LM on a DGX A100, 150 us our H200's slow host."""
+    hosts differ: 60 us tells Megatron-LM on a DGX A100, 167 us our H200's slow host."""
     gpu_speed_deviation: Annotated[float, Field(ge=0, le=0.2)] = 0.012
     """Relative standard deviation of compute speed among GPUs of one kind under their power limit;
     a stage goes at the pace of its slowest. As shipped: the same two runs on two of our H200 each

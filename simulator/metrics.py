@@ -103,22 +103,30 @@ def _explain(
 
 
 def _communication(rank: Rank, terms: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Bytes that one rank of the critical stage sends, per kind, and the time that takes."""
+    """Bytes that one rank of the critical stage sends, per kind; the time it sends and (of
+    transfers between stages) receives; what of that compute does not cover."""
     moved = {kind: [0.0, 0.0] for kind in KINDS}
+    received_s = 0.0
     for tasks in rank.streams.values():
         for task in tasks:
             kind, num_bytes, busy_s = _moved(task)
             moved[kind][0] += num_bytes
             moved[kind][1] += busy_s
+            received_s += sum(_moved(n)[2] for n in task.needs if _is_received(n, task))
     return {
         kind: {
             "bytes": num_bytes,
-            "busy_s": busy_s,
+            "busy_s": sent_s + (received_s if kind == "pp" else 0.0),
             "exposed_s": terms.get(f"{kind}_exposed", 0.0),
-            "busbw": num_bytes / busy_s if busy_s > 0 else 0.0,
+            "busbw": num_bytes / sent_s if sent_s > 0 else 0.0,
         }
-        for kind, (num_bytes, busy_s) in moved.items()
+        for kind, (num_bytes, sent_s) in moved.items()
     }
+
+
+def _is_received(need: Task, task: Task) -> bool:
+    """Whether a task waits for a transfer from another stage."""
+    return need.category == "pp" and task.category in ("forward", "backward", "tp")
 
 
 def _moved(task: Task) -> tuple[str, float, float]:

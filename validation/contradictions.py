@@ -1,5 +1,6 @@
 """Where a log's arguments contradict a run file: a comparison of two different runs says little."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ from simulator.runspec import RunSpec
 from validation.megatron_log import MegatronLog
 from workloads.stages import stage_chunks
 
+_DIGITS = re.compile(r"\d{1,18}")
 _PARAMETERS_APART = 0.002
 """Relative difference of parameter counts that is no rounding or small buffer."""
 
@@ -145,7 +147,7 @@ def _from_precision(run: RunSpec, log: MegatronLog) -> Iterator[Contradiction]:
 def _from_groups(run: RunSpec, log: MegatronLog) -> Iterator[Contradiction]:
     """Query groups count only where the log says that they are used."""
     used, groups = log.arguments.get("group_query_attention"), log.arguments.get("num_query_groups")
-    if used is None or groups is None or not groups.value.isdigit():
+    if used is None or groups is None or not _DIGITS.fullmatch(groups.value):
         return
     heads = run.model.num_attention_heads
     told = int(groups.value) if used.value == "True" else heads
@@ -157,10 +159,13 @@ def _from_groups(run: RunSpec, log: MegatronLog) -> Iterator[Contradiction]:
 
 
 def _from_vocabulary(run: RunSpec, log: MegatronLog) -> Iterator[Contradiction]:
-    """As padded: what a tokenizer adds to the words given differs from one to the next."""
+    """As padded, give or take one step: tokenizers add a word or two to those given."""
     told = log.arguments.get("padded_vocab_size")
-    padded = run.model.padded_vocab_size(run.parallelism.tensor_model_parallel_size)
-    if told is not None and told.value.isdigit() and int(told.value) != padded:
+    tp = run.parallelism.tensor_model_parallel_size
+    padded = run.model.padded_vocab_size(tp)
+    if told is None or not _DIGITS.fullmatch(told.value):
+        return
+    if abs(int(told.value) - padded) > run.model.make_vocab_size_divisible_by * tp:
         yield Contradiction(
             "padded_vocab_size", "model.vocab_size", told.value, str(padded), told.line
         )

@@ -8,10 +8,11 @@ marks (`ProfilerStep#N`); without marks the whole trace is one.
 import csv
 import re
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, TextIO
@@ -23,6 +24,8 @@ from validation.log_text import opened, wrong
 MICROSECOND = 1e-6
 ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"})
 """Categories of events that occupy the GPU; capitals: PyTorch 1.8."""
+ON_HOST = frozenset({"cpu_op", "cuda_runtime", "cuda_driver", "python_function", "ac2g", "fwdbwd"})
+"""Categories that are passed over unread."""
 TABLE_COLUMNS = frozenset({"name", "cat", "start_us", "dur_us"})
 _MARK = "ProfilerStep#"
 _HEAVIEST = 12
@@ -128,8 +131,10 @@ def _take_json(path: Path, text: TextIO, collected: "_Collected") -> None:
     reader = ArrayReader(text, "traceEvents")
     try:
         for item in reader.items():
-            event = _event(item)
-            if event is not None:
+            category = item.get("cat") if isinstance(item, dict) else None
+            if isinstance(category, str) and category in ON_HOST:
+                collected.skip(category)  # most of a trace
+            elif event := _event(item):
                 collected.take(event)
     except BrokenJsonError as error:
         raise wrong(
@@ -149,7 +154,9 @@ def _event(item: Any) -> _Event | None:
     args = item.get("args")
     try:
         start, duration = float(item.get("ts", 0.0)), float(item.get("dur", 0.0))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if not (isfinite(start) and isfinite(duration) and duration >= 0):
         return None
     if not isinstance(name, str) or not isinstance(category, str):
         return None
@@ -164,7 +171,9 @@ def _table_events(path: Path, text: TextIO) -> Iterator[_Event]:
                 start, duration = float(row["start_us"]), float(row["dur_us"])
             except (TypeError, ValueError):
                 raise wrong(path, "start_us and dur_us must be numbers", rows.line_num) from None
-            yield _Event(row["name"], row["cat"], start, duration, {})
+            if not (isfinite(start) and isfinite(duration) and duration >= 0):
+                raise wrong(path, "start_us and dur_us must be finite", rows.line_num)
+            yield _Event(row["name"] or "", row["cat"] or "", start, duration, {})
     except csv.Error as error:
         raise wrong(path, f"is no table: {error}", rows.line_num) from None
 
@@ -198,7 +207,8 @@ class _Collected:
         self.num_kernels = 0
         self.device = ""
         self.rank: int | None = None
-        self._sorts: dict[_Kernel, int] = {}
+        self._sorts: list[_Kernel] = []
+        self._known: dict[tuple[str, str, str], int] = {}
         self._devices: dict[object, _Device] = {}
         self._host_marks: dict[str, tuple[float, float]] = {}
         self._gpu_marks: dict[str, tuple[float, float]] = {}
@@ -219,15 +229,26 @@ class _Collected:
         else:
             self._others[event.category or "other"] += 1
 
+    def skip(self, category: str) -> None:
+        """Count an event that is of no use."""
+        self._others[category] += 1
+
     def _take_kernel(self, event: _Event) -> None:
         self.num_kernels += 1
-        kind = kernel_class(event.name, str(event.args.get("Collective name", "")))
-        axis = ""
-        if kind in COMMUNICATION:
-            axis = group_axis(str(event.args.get("Process Group Description", "")))
-        sort = self._sorts.setdefault(_Kernel(event.name, kind, axis), len(self._sorts))
-        number = event.args.get("device", 0)
-        device = self._devices.setdefault(number if isinstance(number, int) else 0, _Device())
+        args = event.args
+        collective = str(args.get("Collective name", ""))
+        group = str(args.get("Process Group Description", ""))
+        sort = self._known.get((event.name, collective, group))
+        if sort is None:
+            sort = self._known[event.name, collective, group] = len(self._sorts)
+            kind = kernel_class(event.name, collective)
+            axis = group_axis(group) if kind in COMMUNICATION else ""
+            self._sorts.append(_Kernel(event.name, kind, axis))
+        number = args.get("device", 0)
+        number = number if isinstance(number, int) else 0
+        device = self._devices.get(number)
+        if device is None:
+            device = self._devices[number] = _Device()
         device.starts.append(event.start)
         device.ends.append(event.start + event.duration)
         device.sorts.append(sort)
@@ -246,28 +267,28 @@ class _Collected:
         totals = _Totals([sort.kernel_class in COMMUNICATION for sort in self._sorts])
         for device in self._devices.values():
             totals.add_device(device, bounds[0][0], bounds[-1][1])
-        if not totals.durations:
+        if not any(totals.calls):
             raise wrong(path, f"none of its {self.num_kernels} kernels lies in a marked step")
         num_gpus = len(self._devices)
         if num_gpus > 1:
             notes.append(f"kernels of {num_gpus} GPUs in one trace: mean of them")
         per_step = 1.0 / (num_gpus * len(bounds))
-        seconds: Counter[KernelClass] = Counter()
-        calls: Counter[KernelClass] = Counter()
-        axes: Counter[str] = Counter()
+        seconds: defaultdict[KernelClass, float] = defaultdict(float)
+        calls: defaultdict[KernelClass, float] = defaultdict(float)
+        axes: defaultdict[str, float] = defaultdict(float)
         heaviest = []
-        for kernel, sort in self._sorts.items():
+        for sort, kernel in enumerate(self._sorts):
+            name, kind, axis = kernel
             time_s = totals.durations[sort] * per_step * MICROSECOND
-            seconds[kernel.kernel_class] += time_s  # type: ignore[assignment]
-            calls[kernel.kernel_class] += totals.calls[sort] * per_step  # type: ignore[assignment]
-            axes[kernel.axis] += time_s  # type: ignore[assignment]
-            heaviest.append(
-                HeavyKernel(kernel.name, kernel.kernel_class, time_s, totals.calls[sort] * per_step)
-            )
+            seconds[kind] += time_s
+            calls[kind] += totals.calls[sort] * per_step
+            axes[axis] += time_s
+            heaviest.append(HeavyKernel(name, kind, time_s, totals.calls[sort] * per_step))
         heaviest.sort(key=lambda k: -k.seconds)
         return KernelTrace(
             path, len(bounds), median(lengths) * MICROSECOND,
-            dict(seconds.most_common()), dict(calls), totals.busy * per_step * MICROSECOND,
+            dict(sorted(seconds.items(), key=lambda item: -item[1])), dict(calls),
+            totals.busy * per_step * MICROSECOND,
             totals.compute_busy * per_step * MICROSECOND, {a: s for a, s in axes.items() if a},
             tuple(heaviest[:_HEAVIEST]), self._peak_bytes, self.device, self.rank, tuple(notes),
         )  # fmt: skip
@@ -295,8 +316,8 @@ class _Totals:
     """Microseconds and calls of each sort of kernel, and the time in which any runs."""
 
     def __init__(self, is_communication: Sequence[bool]) -> None:
-        self.durations: Counter[int] = Counter()
-        self.calls: Counter[int] = Counter()
+        self.durations = [0.0] * len(is_communication)
+        self.calls = [0] * len(is_communication)
         self.busy = 0.0
         self.compute_busy = 0.0
         self._is_communication = is_communication
@@ -307,7 +328,7 @@ class _Totals:
         for start, end, sort in device.in_order():
             if not since <= start < until:
                 continue
-            self.durations[sort] += end - start  # type: ignore[assignment]
+            self.durations[sort] += end - start
             self.calls[sort] += 1
             self.busy += max(0.0, end - max(start, busy_until))
             busy_until = max(busy_until, end)

@@ -51,6 +51,8 @@ def opened(path: Path) -> Iterator[TextIO]:
     Raises `ConfigError` for a missing, empty or binary file, and, while it is read, for compressed
     data that ends too soon.
     """
+    if path.exists() and not path.is_file():  # it is opened more than once
+        raise wrong(path, "cannot be read: a file is needed, no directory, pipe or device")
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == _GZIP_MAGIC

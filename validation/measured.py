@@ -110,6 +110,12 @@ def measured_run(row: Row) -> MeasuredRun:
     )
 
 
+def reserved_over_needed(row: Row) -> float:
+    """What the row's framework reserves over what it needs (`Software.reserved_over_needed`)."""
+    software = software_of(row["framework"])
+    return 1.0 if software is None else software.reserved_over_needed
+
+
 def run_specs(row: Row) -> tuple[RunSpec, ...]:
     """What to simulate for a row: one spec, or one for each unpublished setting that is possible.
 
@@ -269,8 +275,8 @@ def _model(row: Row, software: Software, arguments: Mapping[str, str]) -> ModelS
         num_query_groups=_integer(row, "num_query_groups"),
         kv_channels=_integer(row, "kv_channels"),
         vocab_size=_integer(row, "vocab_size") or DEFAULT_VOCAB_SIZE,
-        position_embedding_type=positions,  # type: ignore[arg-type]  # pydantic checks it
-        normalization=norm,  # type: ignore[arg-type]
+        position_embedding_type=positions,
+        normalization=norm,
         gated_linear_unit=gated,
         activation_function="silu" if gated else "squared_relu" if squared else "gelu",
         add_bias_linear=bias,
@@ -295,14 +301,16 @@ def _training(
         seq_length=int(row["seq_length"]),
         micro_batch_size=settings["micro_batch_size"],
         global_batch_size=int(row["global_batch_size"]),
-        precision=row.get("precision", "") or "bf16",  # type: ignore[arg-type]
+        precision=row.get("precision", "") or "bf16",
         recompute_granularity=settings["recompute"],
-        attention_backend=backend,  # type: ignore[arg-type]
+        attention_backend=backend,
         accumulate_allreduce_grads_in_fp32=software.accumulate_allreduce_grads_in_fp32,
         gradient_accumulation_fusion=software.gradient_accumulation_fusion
         and "no-gradient-accumulation-fusion" not in arguments,
         cross_entropy_loss_fusion=software.cross_entropy_loss_fusion
         or "cross-entropy-loss-fusion" in arguments,
+        bias_activation_fusion=software.bias_activation_fusion
+        and "no-bias-swiglu-fusion" not in arguments,
     )
 
 

@@ -25,9 +25,9 @@ WARM_UP = 2
 MIB = 2.0**20
 _UNITS = {"B": 1.0, "KB": 2.0**10, "MB": MIB, "GB": 2.0**30}
 _DECIMAL = {"bytes": 1.0, "megabytes": 1e6, "gigabytes": 1e9}
-_NUMBER = r"([-+]?\d[\d.]*(?:[eE][-+]?\d+)?)"
+_NUMBER = r"(\d{1,18}(?:\.\d*)?(?:[eE][-+]?\d{1,2})?)"
 
-_ITERATION = re.compile(r"\biteration\s*=?\s*(\d+)\s*/\s*(\d+)")
+_ITERATION = re.compile(r"\biteration\s*=?\s*(\d{1,18})\s*/\s*\d+")
 _TIME = re.compile(
     r"(?:elapsed[ _])?time[ _]per[ _]iteration[ _]*\(?(ms|s)\)?\s*[:=]?\s*" + _NUMBER, re.IGNORECASE
 )
@@ -36,19 +36,23 @@ _TFLOPS = re.compile(
     r"(?:throughput per GPU \(TFLOP/s/GPU\)|TFLOPS_per_GPU|\[LM\]-?TFLOPs|(?<![\]\w-])TFLOPs)"
     r"\s*[:=]\s*" + _NUMBER
 )
-_STEP_TIME = re.compile(r"Step Time\s*:\s*[\d.]+\s*s.*?([\d.]+)\s*MODEL_TFLOP/s/GPU")
-_BATCH = re.compile(r"\bglobal[ _]batch[ _]size\s*[:=]\s*(\d+)")
-_SKIPPED = re.compile(r"number[ _]of[ _]skipped[ _]iterations\s*[:=]\s*(\d+)")
+_STEP_TIME = re.compile(r"Step Time\s*:\s*[\d.]+\s*s.*?" + _NUMBER + r"\s*MODEL_TFLOP/s/GPU")
+_BATCH = re.compile(r"\bglobal[ _]batch[ _]size\s*[:=]\s*(\d{1,18})")
+_SKIPPED = re.compile(r"number[ _]of[ _]skipped[ _]iterations\s*[:=]\s*(\d{1,18})")
 
-_MEMORY = re.compile(r"(?:\[Rank (\d+)\] *)?\(?after (\d+) iterations\)? memory \((\w+)\)\s*\|(.*)")
+_MEMORY = re.compile(
+    r"(?:\[Rank (\d{1,9})\] *)?\(?after (\d{1,18}) iterations\)? memory \((\w+)\)\s*\|(.*)"
+)
 _MEMORY_FIELD = re.compile(r"([A-Za-z][\w -]*?)\s*(?:\((\w+)\))?\s*:\s*" + _NUMBER)
 _NEMO_MEMORY = re.compile(r"\bpeak_memory_usage\s*:\s*" + _NUMBER)
 _PEAK = re.compile(rf"\ballocated_peak_MB\s+{_NUMBER}(?:\s+reserved_peak_MB\s+{_NUMBER})?")
 _THEORETICAL = re.compile(
-    r"Theoretical memory footprints: weight and optimizer=([\d.]+) MB"
-    r"(?:, activation=([\d.]+) MB, total=([\d.]+) MB)?"
+    rf"Theoretical memory footprints: weight and optimizer={_NUMBER} MB"
+    rf"(?:, activation={_NUMBER} MB, total={_NUMBER} MB)?"
 )
-_PARAMETERS = re.compile(r"number of parameters on .*?rank \(?([\d, ]+)\)?\s*:\s*(\d+)")
+_PARAMETERS = re.compile(
+    r"number of parameters on .*?rank \(?((?:\d{1,9}[, ]*)+)\)?\s*:\s*(\d{1,18})"
+)
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA out of memory", re.IGNORECASE)
 _START = re.compile(r"^\s*(?:training \.\.\.|done with setup)")
 

@@ -14,10 +14,11 @@ from validation.log_text import Line
 
 _HEAD = re.compile(r"times? across ranks \(ms\):")
 _ONE_LINE = re.compile(r"(?:^|\s)time \(ms\) \|(.*)")
-_NAMED = re.compile(r"^\s+([a-z][\w/-]*) \.*:\s*(?:\(([\d.]+), ([\d.]+)\)|([\d.]+))\s*$")
+_NUMBER = r"(\d{1,18}(?:\.\d*)?)"
+_NAMED = re.compile(rf"^\s+([a-z][\w/-]*) \.*:\s*(?:\({_NUMBER}, {_NUMBER}\)|{_NUMBER})\s*$")
 _GROUP = re.compile(r"^\s+([a-z][\w/-]*):\s*$")
-_RANK = re.compile(r"^\s+rank\s+\d+:\s*([\d.]+)\s*$")
-_BARRED = re.compile(r"([a-z][\w/-]*):\s*([\d.]+)")
+_RANK = re.compile(rf"^\s+rank\s+\d+:\s*{_NUMBER}\s*$")
+_BARRED = re.compile(rf"([a-z][\w/-]*):\s*{_NUMBER}")
 
 
 @dataclass(frozen=True, slots=True)

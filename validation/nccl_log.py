@@ -19,11 +19,14 @@ _PROGRAM = re.compile(
     r"scatter|hypercube)(?:_perf|_bench)\b"
 )
 _NAMES = {"alltoall": "all_to_all", "sendrecv": "send_recv"}
-_RANK = re.compile(r"^\s*#?\s*Rank\s+(\d+)\b.*?\bon\s+(\S+)\s+device\s+\d+(?:\s+\[\w+\]\s*(.*\S))?")
-_STARTS = re.compile(r"nThread\s+(\d+)\s+nGpus\s+(\d+)")
+_RANK = re.compile(
+    r"^\s*#?\s*Rank\s+(\d{1,9})\b.*?\bon\s+(\S+)\s+device\s+\d+(?:\s+\[\w+\]\s*(.*\S))?"
+)
+_STARTS = re.compile(r"nThread\s+(\d{1,9})\s+nGpus\s+(\d{1,9})")
 _HEAD = re.compile(r"^\s*#?\s*(?:size|bytes)\s.*\balgbw\s+busbw\b")
 _UNITS = re.compile(r"^\s*#?\s*\(B\).*?\((us|ms|s)\)")
-_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_NUMBER = re.compile(r"\d{1,18}(?:\.\d*)?(?:[eE][-+]?\d{1,2})?")
+_INTEGER = re.compile(r"\d{1,18}")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _SIDE = ("time", "algbw", "busbw")
 _BUS_FACTORS = {"all_reduce": 2.0}
@@ -120,7 +123,7 @@ class _Reader:
             self._heads += 1
         elif units := _UNITS.match(text):
             test.seconds = _SECONDS[units[1]]
-        elif test.columns and len(words) > 2 and words[0].isdigit() and words[1].isdigit():
+        elif test.columns and len(words) > 2 and all(map(_INTEGER.fullmatch, words[:2])):
             self.points += self._row(words, line.number)
 
     def _row(self, words: Sequence[str], number: int) -> Iterator[NcclPoint]:
@@ -134,7 +137,7 @@ class _Reader:
             )
         size = int(words[0])
         for side, at in enumerate(i for i, name in enumerate(columns) if name == "time"):
-            values = dict(zip(columns[at : at + 4], words[at : at + 4], strict=True))
+            values = dict(zip(columns[at : at + 4], words[at:], strict=False))
             # N/A where a test has no such variant
             if size > 0 and all(_NUMBER.fullmatch(values.get(n, "")) for n in _SIDE):
                 yield self._point(size, values, bool(side), number)
@@ -150,7 +153,7 @@ class _Reader:
             self._collective(algbw, busbw, ranks, number), size,
             time * (test.seconds or _guessed_unit(size, time, algbw)), algbw * GB, busbw * GB,
             ranks, len(set(test.ranks.values())) or 1, in_place, number, test.gpu,
-            int(wrongs) if wrongs.isdigit() else None,
+            int(wrongs) if _INTEGER.fullmatch(wrongs) else None,
         )  # fmt: skip
 
     def _collective(self, algbw: float, busbw: float, ranks: int, number: int) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hardware.collectives import GroupShape, collective_cost
-from hardware.kernels import KernelModel, kernel_model
+from hardware.kernels import GemmKind, KernelModel, kernel_model
 from hardware.nccl import Kind
 from hardware.presets import load_gpu
 from hardware.spec import NodeSpec
@@ -158,11 +158,11 @@ def _gemm_s(row: Row) -> float:
     op = row["op"]
     if op not in GEMM_KINDS:
         raise NoPredictionError(f"operation {op}")
-    kind = op.removesuffix("_acc_fp32")
+    kind: GemmKind = "wgrad" if op.startswith("wgrad") else "dgrad" if op == "dgrad" else "fwd"
     m, n, k = (int(row[name]) for name in ("M", "N", "K"))
     time = _kernels(row).gemm(
         m, n, k, kind, row["dtype"], int(row.get("batch") or 1), op.endswith("_acc_fp32")
-    )  # type: ignore[arg-type]
+    )
     return time.seconds
 
 

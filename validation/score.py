@@ -176,8 +176,7 @@ def oom_confusion(rows: Iterable[Scored]) -> dict[str, Any] | None:
     counts = {"fits_and_ran": 0, "fits_but_oom": 0, "too_big_but_ran": 0, "too_big_and_oom": 0}
     for r in known:
         said = "fits" if r.predicted_fits else "too_big"
-        right = bool(r.predicted_fits) != r.measured_oom
-        joint = "and" if right else "but"
+        joint = "and" if bool(r.predicted_fits) != r.measured_oom else "but"
         counts[f"{said}_{joint}_{'oom' if r.measured_oom else 'ran'}"] += 1
     right = counts["fits_and_ran"] + counts["too_big_and_oom"]
     return {**counts, "accuracy": right / len(known)}

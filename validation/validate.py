@@ -14,7 +14,13 @@ from simulator.errors import SimulationError
 from simulator.metrics import memory_needed
 from simulator.runspec import RunSpec
 from simulator.simulate import simulate
-from validation.measured import MeasuredRun, NotModelledError, read_runs, run_specs
+from validation.measured import (
+    MeasuredRun,
+    NotModelledError,
+    read_runs,
+    reserved_over_needed,
+    run_specs,
+)
 from validation.score import Scored, by_source
 from workloads.graph import build_work
 
@@ -116,11 +122,12 @@ def _predicted(
         metrics = simulate(run).metrics
     memory = metrics["memory"]
     outside = memory["framework"] if measured.memory_is_allocated else 0.0
+    needed = (memory["peak_bytes"] - outside) * reserved_over_needed(measured.row)
     return replace(
         blank,
         predicted_step_time_s=metrics.get("step_time_s"),
-        predicted_peak_memory_bytes=memory["peak_bytes"] - outside,
-        predicted_fits=memory["fits"],
+        predicted_peak_memory_bytes=needed,
+        predicted_fits=needed + outside <= memory["capacity_bytes"],
         layout_group=_layout_group(run),
         settings=_settings(run),
         breakdown_s=metrics.get("breakdown_s", {}),

@@ -103,14 +103,14 @@ def transformer_layer(
         *_dropout_add(x, "attention"),
         *norm_forward(x, "mlp norm"),
         *column_forward(x, "fc1", x.fc1_width),
-        _activation(x, "fwd"),
+        *_activation(x, "fwd"),
         *row_forward(x, "fc2", x.ffn),
         *_dropout_add(x, "mlp"),
     )
     backward = (
         *_dropout_add_backward(x, "mlp"),
         *row_backward(x, "fc2", x.ffn),
-        _activation(x, "bwd"),
+        *_activation(x, "bwd"),
         *_bias_gradient(x, "fc1", x.tokens * x.fc1_width),
         *column_backward(x, "fc1", x.fc1_width),
         *norm_backward(x, "mlp norm"),
@@ -279,14 +279,25 @@ def _bias_gradient(x: Shapes, name: str, num_elements: int) -> tuple[Operation, 
     return (MemoryBound(f"{name} bias", "bias_grad", float(num_elements * ELEMENT_BYTES)),)
 
 
-def _activation(x: Shapes, direction: str) -> MemoryBound:
-    """Bias + GeLU, squared ReLU, or SwiGLU, one kernel: reads fc1's output (and the gradient),
-    writes fc2's input (or fc1's gradient)."""
+def _activation(x: Shapes, direction: str) -> tuple[MemoryBound, ...]:
+    """Bias + GeLU, squared ReLU, or SwiGLU: reads fc1's output (and the gradient), writes fc2's
+    input (or fc1's gradient); one kernel when fused.
+
+    Unfused SwiGLU: SiLU of the gate, then the product with the value; backward, the product's two
+    gradients, SiLU's, and both put side by side.
+    """
     gated = x.model.gated_linear_unit
     kernel = "swiglu" if gated else "bias_gelu"
     wide, narrow = x.tokens * x.fc1_width, x.tokens * x.ffn
+    if gated and not x.training.bias_activation_fusion:
+        each = (2, 3) if direction == "fwd" else (5, 3, 4)
+        steps = ("silu", "product") if direction == "fwd" else ("product", "silu", "join")
+        return tuple(
+            MemoryBound(f"activation {step}", "elementwise", float(n * narrow * ELEMENT_BYTES))
+            for step, n in zip(steps, each, strict=True)
+        )
     elements = wide + narrow if direction == "fwd" else 2 * wide + narrow
-    return MemoryBound("activation", f"{kernel}_{direction}", float(elements * ELEMENT_BYTES))
+    return (MemoryBound("activation", f"{kernel}_{direction}", float(elements * ELEMENT_BYTES)),)
 
 
 def _qkv_copies(x: Shapes) -> tuple[Operation, ...]:

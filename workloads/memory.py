@@ -17,7 +17,8 @@ OPTIMIZER_BYTES = 12
 """Per parameter: fp32 master weight and Adam's two fp32 moments."""
 FP32_BYTES = 4
 SOFTMAX_BYTES = FP32_BYTES
-"""Per logit: what the cross entropy keeps for its backward (Megatron-LM,
+"""Per logit: what the cross entropy keeps for its backward. It is the fp32 copy of the logits,
+turned into exponentials, softmax and gradient in place (Megatron-LM,
 tensor_parallel/cross_entropy.py)."""
 CONTEXT_BYTES = 0.6e9
 """CUDA context, kernels and cuBLAS workspaces, outside PyTorch's allocator. A stated guess; 0.4 to
@@ -38,7 +39,8 @@ class StageMemory:
     """Of all microbatches in flight, the loss's softmax included, and the working set of a
     recomputed layer."""
     buffers: float
-    """Transient: logits as computed and in fp32, gathered activations, what is sent."""
+    """Transient: gradients of the widest activations or of the logits, gathered activations, what
+    is sent; and what Transformer Engine gives autograd in place of weight gradients."""
     framework: float
     """Outside the allocator: CUDA context, NCCL."""
 
@@ -141,9 +143,22 @@ def _buffers(
     x = Shapes(model, training, parallelism)
     gathered = x.stream_bytes if parallelism.sequence_parallel else 0.0
     sends = 2 * x.stream_bytes / x.t if parallelism.pipeline_model_parallel_size > 1 else 0.0
-    if stage != parallelism.pipeline_model_parallel_size - 1:
-        return gathered + sends
-    return gathered + sends + float((ELEMENT_BYTES + FP32_BYTES) * _logits(x))
+    working = float(ELEMENT_BYTES * x.tokens * (x.fc1_width + x.ffn))
+    if stage == parallelism.pipeline_model_parallel_size - 1:
+        # backward of the loss, or that of the last layer, when the softmax is gone
+        working = max(float(ELEMENT_BYTES * _logits(x)), working - SOFTMAX_BYTES * _logits(x))
+    return gathered + sends + working + _placeholder_bytes(x)
+
+
+def _placeholder_bytes(x: Shapes) -> float:
+    """Where GEMMs add to the main gradients themselves, autograd is given an empty tensor in place
+    of each weight's gradient, one per shape and never freed (Transformer Engine,
+    pytorch/module/base.py); before it, and flash attention, there was none."""
+    fused = x.training.gradient_accumulation_fusion
+    if not fused or x.training.attention_backend != "flash":
+        return 0.0
+    shapes = {(x.qkv_width, x.h), (x.h, x.core_width), (x.fc1_width, x.h), (x.h, x.ffn)}
+    return float(ELEMENT_BYTES * sum(rows * columns for rows, columns in shapes))
 
 
 def _groups(parallelism: ParallelismSpec, data_parallel_size: int) -> int:

@@ -108,6 +108,8 @@ class TrainingSpec(Spec):
     """Weight gradients are added to the main gradients by the GEMM itself; otherwise (before 2022,
     or without APEX) by a kernel of its own after each."""
     cross_entropy_loss_fusion: bool = False
+    bias_activation_fusion: bool = True
+    """A gated activation is one kernel; otherwise SiLU and product are kernels of their own."""
 
 
 class ParallelismSpec(Spec):

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from simulator.cli import app
 from simulator.errors import SimulationError
 from simulator.trace import Trace
+from validation.cli import app
 
 ROOT = Path(__file__).parents[2]
 GOOD = ROOT / "tests/unit/simulator/good_run.yaml"
@@ -230,7 +230,9 @@ def test_catalog() -> None:
 def test_help_lists_what_works() -> None:
     text = clustersim("--help").stdout
     listed = {line.split()[0] for line in text.partition("Commands:")[2].splitlines() if line}
-    assert listed == {"simulate", "explain", "memory", "catalog", "schema"}
+    assert listed == {
+        "simulate", "explain", "memory", "catalog", "schema", "validate", "compare",
+    }  # fmt: skip
 
 
 # real processes

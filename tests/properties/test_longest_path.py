@@ -23,7 +23,7 @@ from simulator.program import build_program
 from simulator.runspec import RunSpec
 from workloads.graph import StepWork, build_work
 from workloads.layout import RankGrid
-from workloads.operations import Attention, Collective, Gemm, Operation
+from workloads.operations import Attention, Collective, Gemm, MemoryBound, Operation
 from workloads.pipeline import SCHEDULES, Pass
 
 
@@ -121,6 +121,7 @@ class PathGraph:
                 op.direction, op.batch, op.heads, op.kv_heads, op.seq_q, op.seq_kv, op.head_dim,
                 op.causal, op.dtype,
             ).seconds  # fmt: skip
+        assert isinstance(op, MemoryBound)
         return model.memory_bound(op.kernel, op.num_bytes).seconds
 
     def add_finish(self, stage: int, free: object) -> None:

@@ -35,12 +35,14 @@ def faster(cluster: ClusterSpec, part: str, factor: float) -> ClusterSpec:
         fabric = fabric.model_copy(update={"link_bandwidth": fabric.link_bandwidth * factor})
     else:
         gpu = node.gpu
-        changes = {"memory_bandwidth_bytes_per_s": gpu.memory_bandwidth_bytes_per_s * factor}
+        gpu_changes: dict[str, Any] = {
+            "memory_bandwidth_bytes_per_s": gpu.memory_bandwidth_bytes_per_s * factor
+        }
         if part == "peak":
             peak = gpu.peak_flops_per_s
             rates = {"bf16": peak.bf16 * factor, "fp16": peak.fp16 * factor}
-            changes = {"peak_flops_per_s": peak.model_copy(update=rates)}
-        node = node.model_copy(update={"gpu": gpu.model_copy(update=changes)})
+            gpu_changes = {"peak_flops_per_s": peak.model_copy(update=rates)}
+        node = node.model_copy(update={"gpu": gpu.model_copy(update=gpu_changes)})
     return cluster.model_copy(update={"node": node, "fabric": fabric})
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from simulator.errors import ConfigError
 from simulator.loading import load_run
+from workloads.spec import TrainingSpec
 
 GOOD = (Path(__file__).parent / "good_run.yaml").read_text(encoding="utf-8")
 
@@ -136,11 +137,8 @@ optimizer: {clip_grad: -1, data_parallel_sharding: zero3}
         "run.yaml:8: training.micro_batch_size: repeated key; it is already set on line 7",
         "run.yaml:9: training.global_batch_size: 'many' is not a whole number above 0",
         "run.yaml:10: training.precision: 'fp8' is not supported yet; choose bf16, fp16",
-        "run.yaml:11: training.no_such_thing_at_all: unknown key; choose seq_length, "
-        "micro_batch_size, global_batch_size, precision, recompute_granularity, recompute_method, "
-        "recompute_num_layers, attention_backend, flops_convention, "
-        "accumulate_allreduce_grads_in_fp32, gradient_accumulation_fusion, "
-        "cross_entropy_loss_fusion",
+        "run.yaml:11: training.no_such_thing_at_all: unknown key; choose "
+        + ", ".join(TrainingSpec.model_fields),
         "run.yaml:12: optimizer.clip_grad: '-1' is not a number of at least 0",
         "run.yaml:12: optimizer.data_parallel_sharding: not supported yet; leave it out",
         f"run.yaml:{gpu_line}: cluster.node.gpu.memory_bytes: '80Q' has an unknown unit 'Q'; "

@@ -147,6 +147,24 @@ def test_a_slow_gpu_holds_up_its_tensor_group() -> None:
     assert 1.0 < slower <= 1 / 0.8
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_reductions_slow_only_the_compute_beside_them(overlap: bool) -> None:
+    optimizer = {"overlap_grad_reduce": overlap, "ddp_bucket_size": 1_000_000}
+    result = simulate(small_run(small_cluster(1), optimizer=optimizer))
+    assert (result.metrics["breakdown_s"]["interference"] > 1e-6) == overlap
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_transfers_slow_both_ends(overlap: bool) -> None:
+    """While GPipe goes forward, the first of two stages only sends and the second only receives."""
+    layout = {"pipeline_schedule": "gpipe", "overlap_p2p_communication": overlap}
+    result = simulate(small_run(small_cluster(2, 1), pp=2, parallelism=layout))
+    for rank in result.program.ranks:
+        forwards = [task for task in rank.streams["compute"] if task.category == "forward"]
+        lost_s = [(t.end_s - t.start_s) - (t.to_s - t.from_s) for t in forwards]
+        assert (max(lost_s) > 1e-6) == overlap
+
+
 def test_a_slow_gpu_alone_is_slower_by_its_speed() -> None:
     fast, slow = (
         simulate(small_run(small_cluster(1, 1, slow_gpus=who))).metrics for who in ({}, {0: 0.8})

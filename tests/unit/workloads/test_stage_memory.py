@@ -172,14 +172,87 @@ def test_recomputation_keeps_inputs_and_one_working_set(
     assert used.activations == inputs * 64 * 64 * 2 + kept * whole + working + ends
 
 
-def test_logits_only_on_the_last_stage() -> None:
-    """As computed (2 bytes) and in fp32 (4) over this rank's half of the vocabulary; sends of both
-    directions elsewhere too; the gathered input under sequence parallelism."""
-    stream, logits = 64 * 64 * 2, 64 * 512 * (2 + 4)
+def test_buffers_by_hand() -> None:
+    """T = 64, h = 64, f = 256 on 2 ranks of 2 stages. Sends of both directions; the gathered input
+    under sequence parallelism; gradients of the MLP's two activations, or of the logits over half
+    of 1,024 words where that is more once the fp32 softmax (4) is gone; a placeholder in the shape
+    of each of the four weights."""
+    stream, mlp, logits = 64 * 64 * 2, 2 * 64 * (128 + 128), 2 * 64 * 512
+    placeholders = 2 * 64 * (3 * 32 + 32 + 128 + 128)
     plain, sequence = layout(2, 2), layout(2, 2, sequence_parallel=True)
-    assert [memory(s, plain).buffers for s in (0, 1)] == [stream, stream + logits]
-    assert [memory(s, sequence).buffers for s in (0, 1)] == [2 * stream, 2 * stream + logits]
-    assert memory(0, layout()).buffers == 64 * 1024 * (2 + 4)
+    first, last = stream + mlp + placeholders, stream + logits + placeholders
+    assert [memory(s, plain).buffers for s in (0, 1)] == [first, last]
+    assert [memory(s, sequence).buffers for s in (0, 1)] == [stream + first, stream + last]
+
+
+def test_a_wide_layer_outlives_the_softmax() -> None:
+    """f = 4,096, 1,024 words, one rank: gradients of the layer once the softmax is freed."""
+    wide = memory(model=gpt(ffn_hidden_size=4096))
+    placeholders = 2 * 64 * (3 * 64 + 64 + 2 * 4096)
+    assert wide.buffers == 64 * (2 * (4096 + 4096) - 4 * 1024) + placeholders
+
+
+@pytest.mark.parametrize(
+    "changes", [{"gradient_accumulation_fusion": False}, {"attention_backend": "unfused"}]
+)
+def test_placeholders_only_where_gemms_accumulate_in_transformer_engine(
+    changes: dict[str, object],
+) -> None:
+    used = memory(training=train(**changes))
+    assert memory().buffers - used.buffers == 2 * 12 * 64 * 64
+
+
+def test_equal_shapes_share_a_placeholder() -> None:
+    """One query group: qkv has 64 + 2 x 8 columns; f = 64: fc1 and fc2 have the shape of proj."""
+    square = memory(model=gpt(num_query_groups=1, ffn_hidden_size=64))
+    assert square.buffers == 2 * 64 * 1024 + 2 * 64 * (80 + 64)
+
+
+MEASURED: list[tuple[str, dict[str, object], int, int, float]] = [
+    # our H200, one GPU, Megatron-LM core 0.15.3 and Transformer Engine 2.10: max allocated
+    ("1.3B", {"num_layers": 24, "hidden_size": 2048, "num_attention_heads": 16}, 2048, 1, 27.961e9),
+    ("1.3B", {"num_layers": 24, "hidden_size": 2048, "num_attention_heads": 16}, 2048, 8, 54.993e9),
+    ("2.7B", {"num_layers": 32, "hidden_size": 2560, "num_attention_heads": 20}, 2048, 2, 60.333e9),
+    ("3 x 30B", {"num_layers": 3, "hidden_size": 7168, "num_attention_heads": 56}, 2048, 2,
+     46.310e9),
+    ("345M", {"num_layers": 24, "hidden_size": 1024, "num_attention_heads": 16}, 1024, 8,
+     15.591e9),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "shape", "sequence", "batch", "measured"), MEASURED)
+def test_peaks_that_we_measured(
+    name: str, shape: dict[str, object], sequence: int, batch: int, measured: float
+) -> None:
+    """GPTs of 50,304 words without dropout, nothing recomputed or sharded."""
+    model = gpt(**shape, vocab_size=50304, hidden_dropout=0.0, attention_dropout=0.0)
+    training = train(seq_length=sequence, micro_batch_size=batch)
+    used = memory(model=model, training=training)
+    assert used.total_bytes - used.framework == pytest.approx(measured, rel=0.02)
+
+
+CUT: dict[str, object] = {
+    "num_layers": 12, "hidden_size": 8192, "ffn_hidden_size": 28672, "num_attention_heads": 64,
+    "num_query_groups": 8, "vocab_size": 128256,
+}  # fmt: skip
+"""Llama 3 70B, 12 layers of it."""
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "data", "gib"), [(2, 1, 4, 60.68), (4, 1, 2, 39.07), (8, 1, 1, 28.29),
+                                            (1, 2, 4, 66.55)],
+)  # fmt: skip
+def test_peaks_measured_on_eight_b200(tensor: int, pipeline: int, data: int, gib: float) -> None:
+    """MooreThreads/SimuMax, docs/b200/b200_release_v1.2_summary.json: Llama 3 70B cut to 12 layers,
+    Megatron-LM and Transformer Engine, sharded optimizer, sequence 4,096, microbatches of one."""
+    parallel = layout(tensor, pipeline, sequence_parallel=tensor > 1)
+    training = train(seq_length=4096, micro_batch_size=1, global_batch_size=8 * data)
+    peaks = []
+    for stage in range(pipeline):
+        flight = peak_in_flight(SCHEDULES["1f1b"](stage, pipeline, 8, 1))
+        used = memory(stage, parallel, llama(**CUT), training, data, True, flight)
+        peaks.append(used.total_bytes - used.framework)
+    assert max(peaks) == pytest.approx(gib * 2**30, rel=0.01)
 
 
 def test_framework_counts_communicators() -> None:
