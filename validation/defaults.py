@@ -13,9 +13,6 @@ HOST_OPERATION_S = 60e-6
 """Per operation of a layer. The smallest models of vTrain's single-node sweep (VIA-Research/vTrain,
 data/ground_truth_single.csv: hidden 1024, micro-batch 1) take 3.5 ms a layer and microbatch
 whatever their size, for 58 operations (forward, again, backward)."""
-STEP_OVERHEAD_S = 7e-3
-"""Between two steps: the 18 ms of our H200's host, by the ratio of its 167 us an operation to
-`HOST_OPERATION_S`."""
 NANOTRON_HOST_OPERATION_S = 115e-6
 """nanotron on H100, tensor-parallel 8: 4.5 ms a layer at any width for 39 operations (hidden 2048,
 micro-batch 1, of the Ultra-Scale Playbook's sweep)."""
@@ -24,9 +21,13 @@ NANOTRON_RESERVED = 1.42
 Median of the 1,004 runs of the sweep that finished and can be simulated (1.42 of either half of
 them); which runs then are out of memory is not fitted."""
 H200_HOST_OPERATION_S = 125e-6
-"""Our H200's slow host: 5 ms for a Transformer Engine layer of 30 operations."""
+"""Our H200's slow hosts: from 2.9 to 5.4 ms for a Transformer Engine layer of 30 operations, by
+run and machine; 125 us gives the least mean error over our 29 dense bf16 runs, of which 7 wait for
+their host."""
 H200_STEP_OVERHEAD_S = 18e-3
-"""As `ProfileSpec` ships it, measured on that host."""
+"""As `ProfileSpec` ships it, measured on those hosts."""
+STEP_OVERHEAD_S = H200_STEP_OVERHEAD_S * HOST_OPERATION_S / H200_HOST_OPERATION_S
+"""Between two steps: what our H200's hosts take, by the ratio of their pace to a DGX's."""
 
 
 @dataclass(frozen=True, slots=True)

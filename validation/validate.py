@@ -59,8 +59,8 @@ def score_runs(
     if count <= 1:
         return tuple(_watched(map(score_run, runs), len(runs), progress))
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_collect_garbage) as pool:
-        done = pool.map(score_run, runs, chunksize=ROWS_PER_TASK)
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_prepare_worker) as pool:
+        done = pool.map(_score_and_clean, runs, chunksize=ROWS_PER_TASK)
         return tuple(_watched(done, len(runs), progress))
 
 
@@ -179,6 +179,13 @@ def _watched(rows: Iterable[Scored], total: int, progress: Progress | None) -> I
         yield row
 
 
-def _collect_garbage() -> None:
-    """The command line turns collection off for one short job; a worker does many."""
-    gc.enable()
+def _prepare_worker() -> None:
+    """Keep the garbage collector out of simulations, and out of what is loaded for good."""
+    gc.freeze()
+    gc.disable()
+
+
+def _score_and_clean(measured: MeasuredRun) -> Scored:
+    scored = score_run(measured)
+    gc.collect()
+    return scored

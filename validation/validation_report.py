@@ -17,13 +17,12 @@ if TYPE_CHECKING:
     from validation.points import ScoredPoint
 
 COLUMNS = (
-    "source", "rows", "scored", "mean", "median", "90th", "bias", "too fast", "order",
-    "memory", "fits",
+    "source", "rows", "scored", "mean", "median", "90th", "bias", "fast", "tau", "memory", "fits",
 )  # fmt: skip
 LEGEND = (
     "mean, median, 90th: absolute error of step time; bias: mean of signed errors, + is too slow; "
-    "order: Kendall's tau of layouts within one model and GPU count; memory: median absolute "
-    "error of peak memory; fits: share of fits-or-OOM said right"
+    "fast: share predicted too fast; tau: Kendall's, of the order of layouts within one model and "
+    "GPU count; memory: median absolute error of the peak; fits: share of fits-or-OOM said right"
 )
 SETTINGS = (
     "tensor_model_parallel_size", "pipeline_model_parallel_size",
@@ -57,7 +56,7 @@ def print_report(result: Mapping[str, Any], console: "Console") -> None:
     """The table of sources, their worst rows, and what was skipped."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
     for name in COLUMNS:
         table.add_column(name, justify="left" if name == "source" else "right", no_wrap=True)
     for source, score in result["by_source"].items():
@@ -71,20 +70,24 @@ def print_report(result: Mapping[str, Any], console: "Console") -> None:
 def _print_details(source: str, score: Mapping[str, Any], console: "Console") -> None:
     worst = ", ".join(f"{w['id']} {_percent(w['error'], signed=True)}" for w in score["worst"][:3])
     if worst:
-        console.print(f"{source}: worst {worst}", highlight=False, markup=False)
+        console.print(f"{source}: worst {worst}", highlight=False, markup=False, soft_wrap=True)
     if score["oom"]:
         counts = ", ".join(
             f"{count} {name.replace('_', ' ')}"
             for name, count in score["oom"].items()
             if name != "accuracy"
         )
-        console.print(f"{source}: {counts}", highlight=False, markup=False)
+        console.print(f"{source}: {counts}", highlight=False, markup=False, soft_wrap=True)
     reasons = list(score["skip_reasons"].items())
     for reason, count in reasons[:MAX_REASONS]:
-        console.print(f"{source}: {count} skipped: {reason}", highlight=False, markup=False)
+        console.print(
+            f"{source}: {count} skipped: {reason}", highlight=False, markup=False, soft_wrap=True
+        )
     if len(reasons) > MAX_REASONS:
         rest = sum(count for _, count in reasons[MAX_REASONS:])
-        console.print(f"{source}: {rest} skipped for other reasons", highlight=False)
+        console.print(
+            f"{source}: {rest} skipped for other reasons", highlight=False, soft_wrap=True
+        )
 
 
 def print_points(points: "Sequence[ScoredPoint]", console: "Console") -> None:
@@ -100,7 +103,7 @@ def print_points(points: "Sequence[ScoredPoint]", console: "Console") -> None:
             groups.setdefault(point.group, []).append(point.error)
         else:
             reasons[point.reason] = reasons.get(point.reason, 0) + 1
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
     for name in ("group", "points", "mean", "median", "90th", "bias"):
         table.add_column(name, justify="left" if name == "group" else "right")
     everything = [error for errors in groups.values() for error in errors]
@@ -113,7 +116,7 @@ def print_points(points: "Sequence[ScoredPoint]", console: "Console") -> None:
         )  # fmt: skip
     console.print(table)
     for reason, count in sorted(reasons.items(), key=lambda item: -item[1]):
-        console.print(f"{count} skipped: {reason}", highlight=False, markup=False)
+        console.print(f"{count} skipped: {reason}", highlight=False, markup=False, soft_wrap=True)
 
 
 def residuals(
@@ -222,7 +225,7 @@ def _draw_scatter(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
     if rows:
         axes.set_xscale("log")
         axes.set_yscale("log")
-        axes.axline((1.0, 1.0), slope=1, color="#888888", linewidth=0.8)
+        axes.axline((0.1, 0.1), (1.0, 1.0), color="#888888", linewidth=0.8)
         axes.legend(fontsize=6, ncols=2)
     axes.set_xlabel("measured step time, s")
     axes.set_ylabel("predicted, s")
