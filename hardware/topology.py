@@ -193,6 +193,52 @@ class Topology:
                 load[link] = load.get(link, 0.0) + share
         return load
 
+    def all_to_all_links(self, members: Sequence[int]) -> dict[Link, float]:
+        """Load of an all-to-all: bytes over each link that can bind per byte that a member sends,
+        equal parts to each of the others.
+
+        Between nodes bytes leave by the sender's NIC; where a fabric has rails, by the NIC on the
+        receiver's rail, which the sender's NVLink reaches (NCCL's PXN, NCCL_PXN_DISABLE=0: the
+        default since 2.12; DeepEP does the same), so that they stay under one leaf.
+        """
+        by_node: dict[int, list[int]] = {}
+        for gpu in members:
+            by_node.setdefault(gpu // self._gpus, []).append(gpu)
+        load: dict[Link, float] = {}
+        if len(members) < 2:
+            return load
+
+        def add(link: Link, share: float) -> None:
+            load[link] = load.get(link, 0.0) + share
+
+        part = 1.0 / (len(members) - 1)
+        for node, gpus in by_node.items():
+            for gpu in gpus if len(gpus) > 1 else ():
+                share = (len(gpus) - 1) * part
+                add(Link("nvlink_tx", node, gpu % self._gpus), share)
+                add(Link("nvlink_rx", node, gpu % self._gpus), share)
+        for src, src_gpus in by_node.items():
+            for dst, dst_gpus in by_node.items():
+                if src != dst:
+                    for nics, pairs in self._nic_pairs(src_gpus, dst_gpus).items():
+                        add(Link("nic_tx", src, nics[0]), pairs * part)
+                        add(Link("nic_rx", dst, nics[1]), pairs * part)
+                        if self.trunks_can_bind:
+                            for link in self._trunks(src, nics[0], dst, nics[1])[0]:
+                                if self.can_bind(link):
+                                    add(link, pairs * part)
+        return load
+
+    def _nic_pairs(self, senders: list[int], receivers: list[int]) -> dict[tuple[int, int], int]:
+        """(NIC out, NIC in) -> pairs of a sender and a receiver whose bytes go that way."""
+        pairs: dict[tuple[int, int], int] = {}
+        for sender in senders:
+            for receiver in receivers:
+                into = self.nic_of(receiver)
+                nics = (into if self._by_rail else self.nic_of(sender), into)
+                pairs[nics] = pairs.get(nics, 0) + 1
+        return pairs
+
     def _ring_trunks(self, nodes: list[tuple[int, list[int]]]) -> Iterator[tuple[Link, float]]:
         """Trunk links of every hop of every ring, each with its share of the bytes."""
         for (src, src_gpus), (dst, dst_gpus) in zip(nodes, nodes[1:] + nodes[:1], strict=True):

@@ -11,18 +11,21 @@ from simulator.engine import Exchange, Rank, Task
 from simulator.trace import Piece
 
 TERMS = (
-    "gemm", "attention", "memory_bound", "recompute", "optimizer", "tp_exposed", "pp_exposed",
-    "dp_exposed", "interference", "gpu_variation", "straggler_wait", "overhead", "bubble",
+    "gemm", "attention", "memory_bound", "recompute", "optimizer", "tp_exposed", "cp_exposed",
+    "ep_exposed", "pp_exposed", "dp_exposed", "interference", "gpu_variation", "straggler_wait",
+    "overhead", "bubble",
 )  # fmt: skip
 """gemm, attention, memory_bound: kernels of forward and backward. recompute: forward kernels run
 again. *_exposed: communication that compute does not cover. interference: what compute lost to
 communication beside it. gpu_variation: what compute takes longer than on a typical GPU, because it
 goes at the pace of the slowest (or is a slow one itself). straggler_wait: waiting inside a pass for
-a slower tensor-parallel neighbour. bubble: idle because of the pipeline."""
+a slower neighbour of its tensor-, context- or expert-parallel group. bubble: idle because of the
+pipeline."""
 
 _ON_GPU = ("gemm", "attention", "memory_bound")
 
-_EXPOSED = {"tp": "tp_exposed", "pp": "pp_exposed", "dp": "dp_exposed"}
+_INSIDE_PASSES = ("tp", "cp", "ep")
+_EXPOSED = {kind: f"{kind}_exposed" for kind in (*_INSIDE_PASSES, "pp", "dp")}
 
 
 class Breakdown:
@@ -43,7 +46,8 @@ class Breakdown:
             if task.profile is not None:
                 self._add_compute(terms, task, rank.speed)
             elif task.exchange is not None:
-                waiting = "straggler_wait" if task.category == "tp" else "bubble"
+                inside = task.category in _INSIDE_PASSES
+                waiting = "straggler_wait" if inside else "bubble"
                 running_s = _running_s([task.exchange], task.start_s, task.end_s)
                 terms[_EXPOSED[task.category]] += running_s
                 terms[waiting] += (task.end_s - task.start_s) - running_s

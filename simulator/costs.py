@@ -12,8 +12,9 @@ from hardware.contention import CONTENTION, MEMORY_BOUND_SHARE, gemm_slowdown
 from hardware.kernels import KernelModel, KernelTime, kernel_model
 from hardware.spec import ClusterSpec
 from simulator.overlap import concurrent_s, pipelined_s, ring_exchange_s
+from simulator.placement import GroupPlace, RankPlace
 from simulator.profile import Profile, Segment, Slowdown
-from simulator.trace import Category, Piece
+from simulator.trace import Category, Piece, communication_kind
 from workloads.operations import (
     Attention,
     Collective,
@@ -56,13 +57,13 @@ class Costs:
         self._profiles: dict[tuple[object, ...], Profile] = {}
 
     def pass_profile(
-        self, layers: tuple[LayerWork, ...], direction: Direction, tp: GroupShape, speed: float
+        self, layers: tuple[LayerWork, ...], direction: Direction, place: RankPlace
     ) -> Profile:
-        """One microbatch through `layers`, on a rank of relative `speed`."""
-        key = (tuple(map(id, layers)), direction, tp, speed)
+        """One microbatch through `layers`, on a rank at `place`."""
+        key = (tuple(map(id, layers)), direction, place)
         if key not in self._profiles:
             order = layers if direction == "forward" else layers[::-1]
-            parts = self._at_host_pace([self._layer(x, direction, tp, speed) for x in order])
+            parts = self._at_host_pace([self._layer(x, direction, place) for x in order])
             self._profiles[key] = Profile(parts)
         return self._profiles[key]
 
@@ -86,29 +87,28 @@ class Costs:
         return parts
 
     def _layer(
-        self, layer: LayerWork, direction: Direction, tp: GroupShape, speed: float
+        self, layer: LayerWork, direction: Direction, place: RankPlace
     ) -> tuple[Segment, ...]:
         if direction == "forward":
-            return self.segments(layer.forward, "forward", tp, speed)
-        again = self.segments(layer.recompute, "recompute", tp, speed)
-        return again + self.segments(layer.backward, "backward", tp, speed)
+            return self.segments(layer.forward, "forward", place)
+        again = self.segments(layer.recompute, "recompute", place)
+        return again + self.segments(layer.backward, "backward", place)
 
     def segments(
-        self, operations: tuple[Operation, ...], category: Category, tp: GroupShape, speed: float
+        self, operations: tuple[Operation, ...], category: Category, place: RankPlace
     ) -> tuple[Segment, ...]:
-        """Each operation as a segment; a collective here is the tensor-parallel group's."""
-        return tuple(self._segment(op, category, tp, speed) for op in operations)
+        """Each operation as a segment; collectives run in the groups of `place`."""
+        return tuple(self._segment(op, category, place) for op in operations)
 
     def host_segments(self) -> tuple[Segment, ...]:
         """What the host does once per step while its GPU waits."""
         seconds = self.cluster.profile.step_overhead_s
         return (Segment((Piece("host between steps", "overhead", "overhead", seconds),), seconds),)
 
-    def exchange(self, op: Collective, shape: GroupShape) -> CollectiveCost:
-        """A collective that the event loop runs."""
-        return collective_cost(
-            op.kind, op.num_bytes, shape, self.cluster.node, self.cluster.nic_rate_bytes_per_s
-        )
+    def exchange(self, op: Collective, group: GroupPlace) -> CollectiveCost:
+        """A collective, at the rate that its group has to itself."""
+        nic_rate = self.cluster.nic_rate_bytes_per_s * group.network_share
+        return collective_cost(op.kind, op.num_bytes, group.shape, self.cluster.node, nic_rate)
 
     def slowdown(self, cost: CollectiveCost, shape: GroupShape, tp: GroupShape) -> Slowdown:
         """What a collective's ranks suffer while it runs: its channels' SMs, and on the links that
@@ -130,52 +130,54 @@ class Costs:
         """What sender and receiver suffer beside a transfer between pipeline stages."""
         return Slowdown(gemm_slowdown(self._gpu, cost.num_channels), 0.0)
 
-    def _segment(self, op: Operation, category: Category, tp: GroupShape, speed: float) -> Segment:
+    def _segment(self, op: Operation, category: Category, place: RankPlace) -> Segment:
         if isinstance(op, Collective):
-            return self._collective(op, tp)
+            return self._collective(op, place.group(op.axis))
         if isinstance(op, Overlapped):
-            return self._overlapped(op, category, tp, speed)
-        priced = self._compute(op, category, speed)
+            return self._overlapped(op, category, place)
+        priced = self._compute(op, category, place.speed)
         return Segment(
             (priced.piece,), priced.piece.duration_s, priced.slowed_s, 0.0, op.parameters
         )
 
-    def _collective(self, op: Collective, tp: GroupShape) -> Segment:
-        cost = self.exchange(op, tp)
+    def _collective(self, op: Collective, group: GroupPlace) -> Segment:
+        cost = self.exchange(op, group)
         moving_s = cost.wire_bytes / cost.rate_bytes_per_s if cost.wire_bytes else 0.0
         total_s = cost.latency_s + moving_s
-        piece = Piece(op.name, "tp", "tp", total_s)
-        return Segment((piece,), total_s, 0.0, moving_s, 0, cost.wire_bytes, total_s)
+        kind = communication_kind(op.axis)
+        piece = Piece(op.name, kind, kind, total_s)
+        return Segment((piece,), total_s, 0.0, moving_s, 0, op.axis, cost.wire_bytes, total_s)
 
-    def _overlapped(
-        self, op: Overlapped, category: Category, tp: GroupShape, speed: float
-    ) -> Segment:
+    def _overlapped(self, op: Overlapped, category: Category, place: RankPlace) -> Segment:
         """Compute beside its collective; what exceeds the compute alone is exposed traffic."""
-        if tp.num_ranks == 1:
+        group = place.group(op.collective.axis)
+        if group.shape.num_ranks == 1:
             raise ValueError(f"{op.name}: nothing to overlap with in a group of one")
-        priced = [self._compute(c, category, speed) for c in op.compute]
+        priced = [self._compute(c, category, place.speed) for c in op.compute]
         compute_s = sum(p.piece.duration_s for p in priced)
-        cost = self.exchange(op.collective, tp)
+        cost = self.exchange(op.collective, group)
         moving_s = cost.wire_bytes / cost.rate_bytes_per_s
         if op.style == "concurrent":
             comm_s = cost.latency_s + moving_s
             total_s = concurrent_s(compute_s, comm_s, gemm_slowdown(self._gpu, cost.num_channels))
         else:
             comm_s = moving_s
-            total_s = self._pipelined(op, tp, speed, moving_s)
+            total_s = self._pipelined(op, group.shape, place.speed, moving_s)
         total_s = max(total_s, compute_s)
-        exposed = Piece(op.collective.name, "tp", "tp", total_s - compute_s)
+        kind = communication_kind(op.collective.axis)
+        exposed = Piece(op.collective.name, kind, kind, total_s - compute_s)
         pieces = (*(p.piece for p in priced), exposed)
         slowed_s = sum(p.slowed_s for p in priced)
         exposed_link_s = min(moving_s, exposed.duration_s)
         return Segment(
-            pieces, total_s, slowed_s, exposed_link_s, op.parameters, cost.wire_bytes, comm_s,
+            pieces, total_s, slowed_s, exposed_link_s, op.parameters, op.collective.axis,
+            cost.wire_bytes, comm_s,
         )  # fmt: skip
 
-    def _pipelined(self, op: Overlapped, tp: GroupShape, speed: float, moving_s: float) -> float:
+    def _pipelined(self, op: Overlapped, shape: GroupShape, speed: float, moving_s: float) -> float:
         hop_s = self.cluster.node.nvlink.latency_s
         if op.collective.kind == "all_gather":
-            chunks = tp.num_ranks
+            chunks = shape.num_ranks
             chunk_s = sum(self._chunk_s(c, chunks, speed) for c in op.compute)
             return ring_exchange_s(
                 chunk_s * (1.0 + CONTENTION), chunks, hop_s + moving_s / (chunks - 1)

@@ -120,6 +120,26 @@ _TERMS: Mapping[str, tuple[str, Sequence[_Knob]]] = {
             _LESS_TENSOR,
         ),
     ),
+    "cp_exposed": (
+        "attention waits for keys and values of other context-parallel ranks",
+        (
+            _Knob(
+                "a smaller parallelism.context_parallel_size",
+                lambda run: run.parallelism.context_parallel_size > 1,
+            ),
+            _FASTER_FABRIC,
+        ),
+    ),
+    "ep_exposed": (
+        "tokens travel to the ranks that hold their experts, and back, in every expert layer",
+        (
+            _Knob(
+                "a smaller parallelism.expert_model_parallel_size",
+                lambda run: run.parallelism.expert_model_parallel_size > 1,
+            ),
+            _FASTER_FABRIC,
+        ),
+    ),
     "pp_exposed": (
         "a stage waits while activations or gradients are on their way from its neighbour",
         (
@@ -158,7 +178,7 @@ _TERMS: Mapping[str, tuple[str, Sequence[_Knob]]] = {
         ),
     ),
     "straggler_wait": (
-        "a rank waits in a collective for a slower GPU of its tensor-parallel group",
+        "a rank waits in a collective for a slower GPU of its group",
         (_Knob("fewer cluster.slow_gpus", lambda run: bool(run.cluster.slow_gpus)),),
     ),
     "overhead": (

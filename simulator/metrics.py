@@ -8,6 +8,7 @@ from simulator.breakdown import Breakdown
 from simulator.engine import Executed, Rank, Task
 from simulator.program import Program
 from simulator.runspec import RunSpec
+from simulator.trace import communication_kind
 from workloads.flops import hardware_flops, model_flops
 from workloads.graph import StepWork
 from workloads.memory import StageMemory, stage_memory
@@ -16,7 +17,7 @@ from workloads.pipeline import peak_in_flight
 SECONDS_PER_HOUR = 3600.0
 TRILLION = 1e12
 KINDS = ("tp", "cp", "ep", "pp", "dp")
-"""Axes that communicate; cp and ep are there for readers and stay zero until they are built."""
+"""Kinds of communication."""
 _COMPUTE = (
     "gemm", "attention", "memory_bound", "recompute", "optimizer", "interference", "gpu_variation",
 )  # fmt: skip
@@ -109,10 +110,12 @@ def _communication(rank: Rank, terms: Mapping[str, float]) -> dict[str, dict[str
     received_s = 0.0
     for tasks in rank.streams.values():
         for task in tasks:
-            kind, num_bytes, busy_s = _moved(task)
-            moved[kind][0] += num_bytes
-            moved[kind][1] += busy_s
-            received_s += sum(_moved(n)[2] for n in task.needs if _is_received(n, task))
+            for kind, num_bytes, busy_s in _moved(task):
+                moved[kind][0] += num_bytes
+                moved[kind][1] += busy_s
+            for need in task.needs:
+                if _is_received(need, task):
+                    received_s += sum(busy_s for _, _, busy_s in _moved(need))
     return {
         kind: {
             "bytes": num_bytes,
@@ -126,15 +129,17 @@ def _communication(rank: Rank, terms: Mapping[str, float]) -> dict[str, dict[str
 
 def _is_received(need: Task, task: Task) -> bool:
     """Whether a task waits for a transfer from another stage."""
-    return need.category == "pp" and task.category in ("forward", "backward", "tp")
+    return need.category == "pp" and task.category in ("forward", "backward", "tp", "cp", "ep")
 
 
-def _moved(task: Task) -> tuple[str, float, float]:
+def _moved(task: Task) -> list[tuple[str, float, float]]:
     """Kind, bytes and seconds of what a task communicates."""
     if task.exchange is not None:
-        return task.category, task.exchange.num_bytes, task.exchange.end_s - task.exchange.start_s
+        seconds = task.exchange.end_s - task.exchange.start_s
+        return [(task.category, task.exchange.num_bytes, seconds)]
     assert task.profile is not None
-    return ("tp", *task.profile.traffic(task.from_s, task.to_s))
+    traffic = task.profile.traffic(task.from_s, task.to_s)
+    return [(communication_kind(axis), *moved) for axis, moved in traffic.items()]
 
 
 def memory_needed(run: RunSpec, work: StepWork) -> dict[str, Any]:

@@ -31,10 +31,14 @@ _FLAT = {
     "dp": Style("#009e73", "data-parallel communication", "////"),
     "pp": Style("#cc79a7", "pipeline communication", "\\\\\\\\"),
     "tp": Style("#f5ee6e", "tensor-parallel communication", "....", "#6b6500"),
+    "cp": Style("#8040c0", "context-parallel communication", "----"),
+    "ep": Style("#806040", "expert-parallel communication", "++++"),
     "optimizer": Style("#1a1a1a", "optimizer", ""),
     "overhead": Style("#666666", "host time", "xxxx"),
 }
-CATEGORIES = ("forward", "backward", "recompute", "tp", "pp", "dp", "optimizer", "overhead")
+CATEGORIES = (
+    "forward", "backward", "recompute", "tp", "cp", "ep", "pp", "dp", "optimizer", "overhead",
+)  # fmt: skip
 """In the order in which legends list them."""
 
 

@@ -6,7 +6,8 @@ capacity) and answers for one class: its groups, its neighbours, the links that 
 """
 
 from collections.abc import Iterator
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,10 +18,41 @@ from hardware.variation import slowest_excess
 from simulator.network import Weights
 from simulator.shared_links import ConcreteFlow, FlowKey, SharedLinks
 from simulator.symmetry import Hubs, Incidence, Ints, Partition, fold, unfolded
-from workloads.layout import RankGrid
+from workloads.layout import GROUP_AXES, RankGrid
 
 LinkKey: TypeAlias = tuple[str, int]
 """(kind, class of the GPU that owns it), or ("shared", class of the link)."""
+
+_NO_GROUP = GroupShape(1, 1, 0)
+_IN_PASSES = ("tp", "cp", "etp", "ep")
+"""Axes along which the operations of a pass communicate."""
+
+
+class GroupPlace(NamedTuple):
+    """How one group lies on nodes, and the share of its NICs' rate that the fabric leaves it when
+    all groups of its axis send at once."""
+
+    shape: GroupShape
+    network_share: float = 1.0
+
+
+_ALONE = GroupPlace(_NO_GROUP)
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """What the price of a rank's passes depends on: its groups, and its speed as a fraction of a
+    typical GPU's."""
+
+    groups: tuple[tuple[str, GroupPlace], ...] = ()
+    speed: float = 1.0
+
+    def group(self, axis: str) -> GroupPlace:
+        """The group along `axis`; a group of one where there is none."""
+        return next((place for name, place in self.groups if name == axis), _ALONE)
+
+    def shape(self, axis: str) -> GroupShape:
+        return self.group(axis).shape
 
 
 class FoldedRanks:
@@ -33,10 +65,14 @@ class FoldedRanks:
         self._cluster, self._grid = cluster, grid
         self._topology = Topology(cluster)
         self.unfolded = not folded
-        self._groups = {axis: grid.groups(axis) for axis in ("tp", "dp", "embedding")}
+        groups = {a: grid.groups(a) for a in GROUP_AXES if grid.canonical(a) == a}
+        self._groups: dict[str, Ints] = {
+            axis: rows for axis, rows in groups.items() if rows.shape[1] > 1
+        }
         self._group_of = {a: _group_of(g, cluster.num_gpus) for a, g in self._groups.items()}
         self._next = grid.neighbours(1, wraps)
         self._previous = grid.neighbours(-1, wraps)
+        self._stages = grid.stages()
         self._speed = np.ones(cluster.num_gpus)
         for rank, speed in cluster.slow_gpus.items():
             self._speed[rank] = speed
@@ -61,7 +97,7 @@ class FoldedRanks:
 
     def stage(self, c: int) -> int:
         """Pipeline stage of class c."""
-        return self._grid.coordinates(self.representative(c)).pp
+        return int(self._stages[self.representative(c)])
 
     def speed(self, c: int) -> float:
         """Compute speed of class c as a fraction of a typical GPU's.
@@ -75,7 +111,7 @@ class FoldedRanks:
     def variation(self) -> float:
         """Extra compute time of the slowest GPU of a stage, as a fraction."""
         deviation = self._cluster.profile.gpu_speed_deviation
-        return slowest_excess(deviation, self._grid.tp * self._grid.dp)
+        return slowest_excess(deviation, self._grid.num_ranks // self._grid.pp)
 
     def next(self, c: int) -> int:
         """Class that takes in what class c's forward passes put out."""
@@ -91,12 +127,19 @@ class FoldedRanks:
             node = self._cluster.node
             return GroupShape(self._cluster.num_gpus, self._cluster.num_nodes, node.nics_per_node)
         group = self._group(axis, c)
-        return self._shape(group) if group is not None else GroupShape(1, 1, 0)
+        return self._shape(group) if group is not None else _NO_GROUP
+
+    def place(self, c: int) -> RankPlace:
+        """What the price of class c's passes depends on."""
+        axes = [axis for axis in _IN_PASSES if self._grid.canonical(axis) in self._groups]
+        groups = ((a, GroupPlace(self.shape(a, c), self._network_share(a, c))) for a in axes)
+        return RankPlace(tuple(groups), self.speed(c))
 
     def hub(self, axis: str, c: int) -> int:
         """Class of class c's group along `axis`; 0 for `world`, -1 where it is in none."""
-        if axis == "world":
-            return 0
+        axis = self._grid.canonical(axis)
+        if axis not in self._groups:
+            return 0 if axis == "world" else -1
         group = int(self._group_of[axis][self.representative(c)])
         return int(self._hub_class[axis][group]) if group >= 0 else -1
 
@@ -115,15 +158,35 @@ class FoldedRanks:
         return self._links[key]
 
     def _collective_links(self, axis: str, c: int, cost: CollectiveCost) -> Weights:
-        group = self._group(axis, c) if axis != "world" else None
+        group = self._group(axis, c)
         if group is None:
             return ()
-        loads = self._topology.collective_links([int(r) for r in group])
+        loads = self._loads(axis, group)
         scale = {"nvlink": cost.nvlink_weight, "nic": cost.nic_weight}
         weighted = {
             link: load * scale.get(link.kind.split("_")[0], 1.0) for link, load in loads.items()
         }
-        return self._weights((axis, self.hub(axis, c)), weighted)
+        return self._weights((self._grid.canonical(axis), self.hub(axis, c)), weighted)
+
+    def _loads(self, axis: str, group: Ints) -> dict[Link, float]:
+        """Bytes over each link per byte that a member of the group sends."""
+        members = [int(rank) for rank in group]
+        if axis == "ep":
+            return self._topology.all_to_all_links(members)
+        return self._topology.collective_links(members)
+
+    def _network_share(self, axis: str, c: int) -> float:
+        """What the links that all groups of an axis share leave each, over its own NICs' rate."""
+        group = self._group(axis, c)
+        assert group is not None
+        loads = self._loads(axis, group)
+        nics = {link: load for link, load in loads.items() if link.kind.startswith("nic")}
+        if not nics or not self._shares():
+            return 1.0
+        alone = min(self._topology.capacity(link) / load for link, load in nics.items())
+        far = {link: load for link, load in loads.items() if not link.kind.startswith("nvlink")}
+        weights = self._weights((self._grid.canonical(axis), self.hub(axis, c)), far)
+        return min(1.0, min(self._capacity[i] / load for i, load in weights) / alone)
 
     def transfers(self, c: int, num_bytes: float) -> dict[bool, tuple[CollectiveCost, Weights]]:
         """Cost and links of sending a pass's output: forward (True) to the next stage, backward
@@ -154,7 +217,7 @@ class FoldedRanks:
     # what tells ranks apart
 
     def _fold(self) -> None:
-        grid, axes = self._grid, list(self._groups)
+        axes = list(self._groups)
         families: list[Hubs | Incidence] = [self._group_hubs(a) for a in axes]
         families.append(self._pair_hubs())
         if self._shared is not None:
@@ -163,7 +226,7 @@ class FoldedRanks:
             self._partition: Partition = unfolded(self._cluster.num_gpus)
             hubs: tuple[Ints, ...] = tuple(np.arange(len(f.colors)) for f in families)
         else:
-            stages = grid.stages()
+            stages = self._stages
             speeds = np.unique(self._speed, return_inverse=True)[1]
             self._partition, hubs = fold(stages * (speeds.max() + 1) + speeds, families)
         self._hub_class = dict(zip(axes, hubs, strict=False))
@@ -207,7 +270,7 @@ class FoldedRanks:
         topology, private = self._topology, self._is_private
         for axis in self._groups:
             for g, group in enumerate(self._groups[axis]):
-                loads = topology.collective_links([int(r) for r in group])
+                loads = self._loads(axis, group)
                 shared = {k: w for k, w in loads.items() if not private(k)}
                 yield ConcreteFlow(axis, g, tuple(map(int, group)), shared)
         for sender in np.flatnonzero(self._next >= 0):
@@ -259,6 +322,9 @@ class FoldedRanks:
         return int((self._next if forward else self._previous)[rank])
 
     def _group(self, axis: str, c: int) -> Ints | None:
+        axis = self._grid.canonical(axis)
+        if axis not in self._groups:
+            return None
         index = int(self._group_of[axis][self.representative(c)])
         return None if index < 0 else self._groups[axis][index]
 

@@ -16,7 +16,7 @@ from simulator.trace import Piece
 
 
 class Slowdown(NamedTuple):
-    """Extra time per second of undisturbed work, of compute and of tensor-parallel traffic."""
+    """Extra time per second of undisturbed work, of compute and of traffic inside passes."""
 
     compute: float = 0.0
     link: float = 0.0
@@ -34,14 +34,15 @@ class Segment:
     compute_s: float = 0.0
     """Part of the duration spent on the SMs."""
     link_s: float = 0.0
-    """Part bound by the links of the tensor-parallel group."""
+    """Part bound by the links of a group that communicates inside the pass."""
     parameters: int = 0
     """Weights it reads first (forward) or completes the gradient of (backward)."""
+    axis: str = ""
+    """Axis of its collective, if it has one: that group then enters and leaves it together."""
     traffic_bytes: float = 0.0
-    """Bytes that its collective sends, if it has one: its tensor-parallel group then enters and
-    leaves it together."""
+    """Bytes that the collective sends."""
     traffic_s: float = 0.0
-    """Seconds that collective runs, covered by compute or not."""
+    """Seconds it runs, covered by compute or not."""
 
     @property
     def synchronizes(self) -> bool:
@@ -89,10 +90,14 @@ class Profile:
             )
         return clock
 
-    def traffic(self, start_s: float, end_s: float) -> tuple[float, float]:
-        """Bytes sent and seconds spent by collectives between two segment bounds."""
-        segments = self._between(start_s, end_s)
-        return sum(s.traffic_bytes for s in segments), sum(s.traffic_s for s in segments)
+    def traffic(self, start_s: float, end_s: float) -> dict[str, tuple[float, float]]:
+        """Axis -> bytes sent and seconds spent by collectives between two segment bounds."""
+        total: dict[str, tuple[float, float]] = {}
+        for s in self._between(start_s, end_s):
+            if s.synchronizes:
+                num_bytes, seconds = total.get(s.axis, (0.0, 0.0))
+                total[s.axis] = num_bytes + s.traffic_bytes, seconds + s.traffic_s
+        return total
 
     def pieces(self, start_s: float, end_s: float) -> tuple[Piece, ...]:
         """The operations between two positions that fall on segment bounds."""

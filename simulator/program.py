@@ -5,7 +5,7 @@ alike, and prices; returns what the event loop executes. One rank per class gets
 exchange has one member per class of the ranks that take part in it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -13,9 +13,9 @@ from hardware.collectives import CollectiveCost
 from simulator.costs import Costs
 from simulator.engine import Exchange, Rank, Task
 from simulator.errors import SimulationError
-from simulator.placement import FoldedRanks
+from simulator.placement import FoldedRanks, GroupPlace
 from simulator.profile import QUIET, Profile, Segment, Slowdown
-from simulator.trace import Category
+from simulator.trace import Category, communication_kind
 from workloads.graph import StageWork, StepWork
 from workloads.operations import Collective, CollectiveKind, Operation
 from workloads.pipeline import Pass, pass_input
@@ -119,10 +119,14 @@ class _RankBuilder:
         self.stage = self.folded.stage(c)
         self.work: StageWork = builder.work.stages[self.stage]
         self.parallel, self.optimizer = builder.work.parallelism, builder.work.optimizer
-        self.tp_shape = self.folded.shape("tp", c)
-        self.mixed_tp = len(self.folded.classes("tp", c)) > 1 or self.folded.unfolded
-        self.mixed_tp = self.mixed_tp and self.tp_shape.num_ranks > 1
-        self.speed = self.folded.speed(c)
+        self.place = self.folded.place(c)
+        self.mixed = {
+            axis
+            for axis, group in self.place.groups
+            if group.shape.num_ranks > 1
+            and (self.folded.unfolded or len(self.folded.classes(axis, c)) > 1)
+        }
+        """Axes inside passes whose groups hold ranks that behave differently."""
         self.compute: list[Task] = []
         self.dp: list[Task] = []
         self.sends: dict[str, list[Task]] = {"pp_next": [], "pp_prev": []}
@@ -146,7 +150,7 @@ class _RankBuilder:
         self._finish()
         streams = {"compute": self.compute, **self.sends, "dp": self.dp}
         rank = Rank(self.folded.representative(self.c), self.stage, self.folded.count(self.c))
-        rank.speed = self.speed
+        rank.speed = self.place.speed
         rank.streams = {name: tasks for name, tasks in streams.items() if tasks}
         return rank
 
@@ -174,7 +178,7 @@ class _RankBuilder:
 
     def _profile(self, step: Pass) -> Profile:
         layers = self.work.chunks[step.chunk]
-        return self.b.costs.pass_profile(layers, step.direction, self.tp_shape, self.speed)
+        return self.b.costs.pass_profile(layers, step.direction, self.place)
 
     @staticmethod
     def _first_use(profile: Profile, buckets: Sequence[int]) -> list[int]:
@@ -195,19 +199,17 @@ class _RankBuilder:
         needs: dict[int, list[Task]],
         closing: dict[int, list[int]],
     ) -> None:
-        """Append a pass, cut where it waits for a gather, completes a bucket or meets its
-        tensor-parallel group, and send its output on."""
-        barriers = self._barriers(profile) if self.mixed_tp else set()
+        """Append a pass, cut where it waits for a gather, completes a bucket or meets a group that
+        communicates inside it, and send its output on."""
+        barriers = self._barriers(profile) if self.mixed else {}
         cuts = sorted({0, len(profile.segments), *needs, *closing, *barriers})
         begin = len(self.compute)
         for low, high in pairwise(cuts):
-            if low in barriers:
-                self._barrier(step, low)
+            self._meet(step, low, barriers)
             self._compute_part(step, profile, low, high, tuple(needs.get(low, ())))
             for bucket in closing.get(high, ()):
                 self._reduce(step.chunk, bucket, self.compute[-1])
-        if cuts[-1] in barriers:
-            self._barrier(step, cuts[-1])
+        self._meet(step, cuts[-1], barriers)
         self.b.first_of[self.c, step] = self.compute[begin]
         self._send(step)
 
@@ -221,18 +223,25 @@ class _RankBuilder:
             )
         )  # fmt: skip
 
-    @staticmethod
-    def _barriers(profile: Profile) -> set[int]:
-        """Bounds at which the tensor-parallel group meets: around each of its collectives."""
-        meets = [i for i, segment in enumerate(profile.segments) if segment.synchronizes]
-        return {bound for i in meets for bound in (i, i + 1)}
+    def _barriers(self, profile: Profile) -> dict[int, list[str]]:
+        """Bound -> axes whose group meets there: around each of its collectives."""
+        bounds: dict[int, list[str]] = {}
+        for i, segment in enumerate(profile.segments):
+            if segment.synchronizes and segment.axis in self.mixed:
+                for bound in (i, i + 1):
+                    axes = bounds.setdefault(bound, [])
+                    if segment.axis not in axes:
+                        axes.append(segment.axis)
+        return bounds
 
-    def _barrier(self, step: Pass, bound: int) -> None:
-        name = f"tp barrier {bound} {_title(step)}"
-        key = ("tp", self.folded.hub("tp", self.c), step, bound)
-        members = len(self.folded.classes("tp", self.c))
-        exchange = self.b.exchange(key, _Maker(name, members, _NOTHING))
-        self._join(self.compute, name, "tp", exchange, (), step)
+    def _meet(self, step: Pass, bound: int, barriers: Mapping[int, Sequence[str]]) -> None:
+        """Wait at a bound for all members of each group that meets there."""
+        for axis in barriers.get(bound, ()):
+            name = f"{axis} barrier {bound} {_title(step)}"
+            key = (axis, self.folded.hub(axis, self.c), step, bound)
+            members = len(self.folded.classes(axis, self.c))
+            exchange = self.b.exchange(key, _Maker(name, members, _NOTHING))
+            self._join(self.compute, name, communication_kind(axis), exchange, (), step)
 
     # exchanges
 
@@ -301,14 +310,16 @@ class _RankBuilder:
         shape = self.folded.shape(op.axis, self.c)
         if shape.num_ranks == 1:
             return
-        cost = self.b.costs.exchange(op, shape)
-        slowdown = self.b.costs.slowdown(cost, shape, self.tp_shape) if beside_compute else QUIET
+        cost = self.b.costs.exchange(op, GroupPlace(shape))
+        slowdown = QUIET
+        if beside_compute:
+            slowdown = self.b.costs.slowdown(cost, shape, self.place.shape("tp"))
         key = (op.axis, self.folded.hub(op.axis, self.c), op.name)
         members = len(self.folded.classes(op.axis, self.c))
         links = self.folded.links(op.axis, self.c, cost)
         maker = _Maker(op.name, members, cost, links, slowdown)
-        category: Category = "tp" if op.axis == "tp" else "dp"
-        self._join(stream, op.name, category, self.b.exchange(key, maker), needs, chunk=chunk)
+        kind = communication_kind(op.axis)
+        self._join(stream, op.name, kind, self.b.exchange(key, maker), needs, chunk=chunk)
 
     def _join(
         self,
@@ -354,9 +365,7 @@ class _RankBuilder:
             elif needs:
                 self._finish_compute((), needs)
             return
-        self._finish_compute(
-            self.b.costs.segments((op,), "optimizer", self.tp_shape, self.speed), needs
-        )
+        self._finish_compute(self.b.costs.segments((op,), "optimizer", self.place), needs)
 
     def _finish_compute(self, segments: Iterable[Segment], needs: tuple[Task, ...]) -> None:
         profile = Profile(tuple(segments))

@@ -26,8 +26,8 @@ class RunSpec(BaseModel):
 
     @property
     def data_parallel_size(self) -> int:
-        """Replicas of the model: GPUs over tensor- times pipeline-parallel size."""
-        return self.cluster.num_gpus // self.parallelism.num_model_parallel
+        """Replicas of the batch: GPUs over tensor x context x pipeline."""
+        return self.parallelism.data_parallel_size(self.cluster.num_gpus)
 
     @property
     def num_microbatches(self) -> int:

@@ -7,10 +7,18 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Category: TypeAlias = Literal[
-    "forward", "backward", "recompute", "optimizer", "tp", "pp", "dp", "overhead"
+    "forward", "backward", "recompute", "optimizer", "tp", "cp", "ep", "pp", "dp", "overhead"
 ]
-"""`forward` and `backward` passes and `optimizer` kernels are compute; `tp`, `pp`, `dp` are
-communication of that axis; `recompute` occurs in pieces only; `overhead` is host time."""
+"""`forward` and `backward` passes and `optimizer` kernels are compute; `tp`, `cp`, `ep`, `pp`, `dp`
+are communication of that kind; `recompute` occurs in pieces only; `overhead` is host time."""
+
+_KINDS: dict[str, Category] = {"tp": "tp", "etp": "tp", "cp": "cp", "ep": "ep"}
+
+
+def communication_kind(axis: str) -> Category:
+    """What a collective along `axis` counts as. Experts' tensor parallelism is tensor parallelism;
+    all that ends the step (gradients, norms) is data-parallel communication."""
+    return _KINDS.get(axis, "dp")
 
 
 @dataclass(frozen=True, slots=True)

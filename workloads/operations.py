@@ -8,7 +8,8 @@ A layer is a `LayerWork`: what its forward, its recomputation and its backward e
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-Axis = Literal["tp", "pp", "dp", "embedding", "world"]
+Axis = Literal["tp", "cp", "dp", "etp", "ep", "edp", "embedding", "world"]
+"""Process groups as `workloads.layout.RankGrid` names them; `world` is all ranks."""
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter"]
 
 

@@ -121,6 +121,8 @@ class ParallelismSpec(Spec):
     """Model chunks per stage."""
     context_parallel_size: Annotated[int, Field(ge=1, le=1)] = 1
     expert_model_parallel_size: Annotated[int, Field(ge=1, le=1)] = 1
+    expert_tensor_parallel_size: Count | None = None
+    """Of the experts' own layout; tensor_model_parallel_size when left out."""
     sequence_parallel: bool = False
     pipeline_schedule: Literal["gpipe", "1f1b", "interleaved_1f1b"] | None = None
     """interleaved_1f1b when there is more than one chunk per stage, else 1f1b, when left out."""
@@ -145,7 +147,17 @@ class ParallelismSpec(Spec):
 
     @property
     def num_model_parallel(self) -> int:
-        return self.tensor_model_parallel_size * self.pipeline_model_parallel_size
+        """GPUs that work on one replica's batch together: tensor x context x pipeline."""
+        sizes = self.tensor_model_parallel_size * self.pipeline_model_parallel_size
+        return sizes * self.context_parallel_size
+
+    @property
+    def expert_tensor_size(self) -> int:
+        return self.expert_tensor_parallel_size or self.tensor_model_parallel_size
+
+    def data_parallel_size(self, num_gpus: int) -> int:
+        """Replicas of the batch on `num_gpus`."""
+        return num_gpus // self.num_model_parallel
 
 
 class OptimizerSpec(Spec):

@@ -32,7 +32,7 @@ class EqualPasses:
     def __init__(self, forward_s: float, backward_s: float) -> None:
         self._seconds = {"forward": forward_s, "backward": backward_s}
 
-    def pass_profile(self, layers: Any, direction: str, tp: Any, speed: float) -> Profile:
+    def pass_profile(self, layers: Any, direction: str, place: Any) -> Profile:
         seconds = self._seconds[direction]
         piece = Piece("pass", cast(Any, direction), "gemm", seconds)
         return Profile([Segment((piece,), seconds, seconds)])

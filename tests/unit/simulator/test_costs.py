@@ -8,6 +8,7 @@ from hardware.contention import MEMORY_BOUND_SHARE, gemm_slowdown
 from hardware.kernels import kernel_model
 from simulator.costs import Costs
 from simulator.overlap import concurrent_s
+from simulator.placement import GroupPlace, RankPlace
 from workloads.layers import transformer_layer
 from workloads.operations import (
     Attention,
@@ -39,8 +40,12 @@ def alone_s(op: Collective, shape: GroupShape = PAIR) -> float:
     ).time_s
 
 
+def at(tp: GroupShape, speed: float = 1.0) -> RankPlace:
+    return RankPlace((("tp", GroupPlace(tp)),), speed)
+
+
 def priced(op: Operation, tp: GroupShape = PAIR, speed: float = 1.0):  # type: ignore[no-untyped-def]
-    (segment,) = Costs(CLUSTER).segments((op,), "forward", tp, speed)
+    (segment,) = Costs(CLUSTER).segments((op,), "forward", at(tp, speed))
     return segment
 
 
@@ -128,8 +133,8 @@ def test_a_pass_is_its_layers_end_to_end() -> None:
     first = LayerWork("first", (GEMM,), (WGRAD,), (GEMM,))
     second = LayerWork("second", (NORM,), (FLASH,))
     costs = Costs(CLUSTER)
-    forward = costs.pass_profile((first, second), "forward", ALONE, 1.0)
-    backward = costs.pass_profile((first, second), "backward", ALONE, 1.0)
+    forward = costs.pass_profile((first, second), "forward", at(ALONE))
+    backward = costs.pass_profile((first, second), "backward", at(ALONE))
     assert [s.pieces[0].name for s in forward.segments] == ["g", "n"]
     assert [(s.pieces[0].name, s.pieces[0].category) for s in backward.segments] == [
         ("a", "backward"), ("g", "recompute"), ("w", "backward"),
@@ -147,8 +152,8 @@ def layer(tp: int, **parallelism: bool) -> LayerWork:
 
 
 def sent_bytes(work: LayerWork, direction: str, tp: int) -> float:
-    profile = Costs(CLUSTER).pass_profile((work,), direction, GroupShape(tp, 1, tp), 1.0)  # type: ignore[arg-type]
-    return profile.traffic(0.0, profile.duration_s)[0]
+    profile = Costs(CLUSTER).pass_profile((work,), direction, at(GroupShape(tp, 1, tp)))  # type: ignore[arg-type]
+    return profile.traffic(0.0, profile.duration_s).get("tp", (0.0, 0.0))[0]
 
 
 @pytest.mark.parametrize("tp", [2, 4, 8])
@@ -169,7 +174,7 @@ def test_tensor_parallel_traffic_of_a_layer(tp: int) -> None:
 def test_what_was_not_measured_is_remembered() -> None:
     costs = Costs(small_cluster(1, node_gpu=H100_NODE.gpu.model_copy(
         update={"architecture": "ampere"})))  # fmt: skip
-    costs.segments((GEMM, NORM), "forward", ALONE, 1.0)
+    costs.segments((GEMM, NORM), "forward", at(ALONE))
     assert costs.guessed["roofline"] == {"g", "n"}
 
 
@@ -179,10 +184,10 @@ def test_compute_beside_a_collective_of_other_links() -> None:
     costs, gpu = Costs(CLUSTER), H100_NODE.gpu
     op = Collective("dp", "all_reduce", "dp", 1e9)
     across, inside = GroupShape(2, 2, 1), GroupShape(4, 1, 4)
-    outside = costs.slowdown(costs.exchange(op, across), across, PAIR)
-    cost = costs.exchange(op, across)
+    outside = costs.slowdown(costs.exchange(op, GroupPlace(across)), across, PAIR)
+    cost = costs.exchange(op, GroupPlace(across))
     assert outside == (gemm_slowdown(gpu, cost.num_channels), 0.0)
-    within = costs.slowdown(costs.exchange(op, inside), inside, PAIR)
+    within = costs.slowdown(costs.exchange(op, GroupPlace(inside)), inside, PAIR)
     assert 0.0 < within.link <= 1.0
     assert costs.slowdown(cost, across, ALONE).link == 0.0
 

@@ -57,7 +57,7 @@ def test_only_the_parts_that_can_be_slowed_are() -> None:
     8 + 4."""
     profile = Profile([
         Segment((), 4.0, 4.0, 0.0),
-        Segment((), 4.0, 0.0, 4.0, traffic_bytes=1.0),
+        Segment((), 4.0, 0.0, 4.0, axis="tp", traffic_bytes=1.0),
     ])  # fmt: skip
     task = Task("pass", "forward", (), profile, 0.0, 8.0)
     busy = Exchange("busy", 1, 100.0, slowdown=Slowdown(1.0, 0.0))

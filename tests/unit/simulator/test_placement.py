@@ -14,7 +14,7 @@ COST = CollectiveCost(0.0, 1.0, 1e9, "ring", "simple", 1)
 def fold(
     cluster: ClusterSpec, tp: int, pp: int, *, wraps: bool = False, folded: bool = True
 ) -> FoldedRanks:
-    grid = RankGrid(tp, cluster.num_gpus // tp // pp, pp)
+    grid = RankGrid(tp=tp, dp=cluster.num_gpus // tp // pp, pp=pp)
     return FoldedRanks(cluster, grid, wraps=wraps, folded=folded)
 
 

@@ -2,13 +2,12 @@
 
 import pytest
 
-from hardware.collectives import GroupShape
 from hardware.presets import load_fabric, load_node
 from hardware.spec import ClusterSpec, ProfileSpec
 from simulator.costs import Costs
+from simulator.placement import RankPlace
 from workloads.operations import LayerWork, MemoryBound
 
-ALONE = GroupShape(1, 1, 0)
 SMALL = LayerWork("small", (MemoryBound("copy", "elementwise", 1e3),) * 3, ())
 LARGE = LayerWork("large", (MemoryBound("copy", "elementwise", 1e9),), ())
 
@@ -19,7 +18,7 @@ def seconds(layers: tuple[LayerWork, ...], pace_s: float) -> tuple[float, float]
         node=load_node("dgx-a100"), num_nodes=1, fabric=load_fabric("hdr-rail-optimized"),
         profile=ProfileSpec(host_operation_s=pace_s),
     )  # fmt: skip
-    profile = Costs(cluster).pass_profile(layers, "forward", ALONE, 1.0)
+    profile = Costs(cluster).pass_profile(layers, "forward", RankPlace())
     pieces = [p for s in profile.segments for p in s.pieces]
     waits = sum(p.duration_s for p in pieces if p.name == "waiting for the host")
     return profile.duration_s, waits
