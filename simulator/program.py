@@ -204,7 +204,7 @@ class _RankBuilder:
         barriers = self._barriers(profile) if self.mixed else {}
         cuts = sorted({0, len(profile.segments), *needs, *closing, *barriers})
         begin = len(self.compute)
-        for low, high in pairwise(cuts):
+        for low, high in list(pairwise(cuts)) or [(0, 0)]:  # an empty chunk only passes on
             self._meet(step, low, barriers)
             self._compute_part(step, profile, low, high, tuple(needs.get(low, ())))
             for bucket in closing.get(high, ()):

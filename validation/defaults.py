@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from validation.splits import Split
+
 HOST_OPERATION_S = 60e-6
 """Per operation of a layer. The smallest models of vTrain's single-node sweep (VIA-Research/vTrain,
 data/ground_truth_single.csv: hidden 1024, micro-batch 1) take 3.5 ms a layer and microbatch
@@ -56,6 +58,8 @@ class Software:
     """Whether such a model has an output matrix of its own; gated ones are taken to."""
     gpt_dropout: float = 0.0
     recompute_granularity: Literal["none", "selective", "full"] = "none"
+    pipeline_split: Split = "even"
+    """How it divides layers over stages of one chunk."""
     host_operation_s: float = HOST_OPERATION_S
     """`ProfileSpec.host_operation_s`: how slowly its Python issues a layer's operations."""
     step_overhead_s: float = STEP_OVERHEAD_S
@@ -99,7 +103,9 @@ MEGATRON_DEEPSPEED = replace(
     MEGATRON_2021,
     name="Megatron-DeepSpeed",
     source="microsoft/Megatron-DeepSpeed and bigscience-workshop/Megatron-DeepSpeed, forks of "
-    "Megatron-LM v2.4: the same layers; gradients stay in 2 bytes, added by a kernel of their own",
+    "Megatron-LM v2.4: the same layers; gradients stay in 2 bytes, added by a kernel of their own; "
+    "layers by --pp-partition-method",
+    pipeline_split="deepspeed",
 )
 
 SOFTWARE: tuple[tuple[str, Software], ...] = (
@@ -129,7 +135,9 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
             MEGATRON_2022,
             name="Megatron-LM, 2023 (zero bubble fork)",
             source="sail-sg/zero-bubble-pipeline-parallelism, a fork of Megatron-LM of 2023; Qi "
-            "et al. (arXiv 2401.10241), section 5: no data or tensor parallelism",
+            "et al. (arXiv 2401.10241), section 5: no data or tensor parallelism, first and last "
+            "stage have one layer fewer",
+            pipeline_split="embedding_and_loss",
         ),
     ),
     (
@@ -224,7 +232,8 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
             "huggingface/nanotron v0.5: parallel/data_parallel/utils.py and optim/zero.py "
             "(gradients accumulated in fp32 and reduced after the last backward, parameters "
             "gathered after the step), tensor_parallel/functional.py (asynchronous column "
-            "products), pipeline_parallel/p2p.py (synchronous)",
+            "products), pipeline_parallel/p2p.py (synchronous), models/base.py (stages)",
+            pipeline_split="nanotron",
             gradient_accumulation_fusion=False,
             overlap_p2p_communication=False,
             bias_activation_fusion=False,

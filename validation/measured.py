@@ -23,6 +23,7 @@ from validation.arguments import layers_of_interleaving, quoted_arguments
 from validation.clusters import cluster_of
 from validation.defaults import Software, software_of
 from validation.network_notes import with_noted_network
+from validation.splits import split_by_arguments, split_of
 from workloads.layout_checks import check_layout
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
 
@@ -231,7 +232,7 @@ def _run_spec(row: Row, software: Software, settings: Mapping[str, Any]) -> RunS
     try:
         model = _model(row, software, arguments)
         training = _training(row, software, settings, arguments)
-        parallelism = _parallelism(row, software, settings, arguments)
+        parallelism = _parallelism(row, model, software, settings, arguments)
         optimizer = _optimizer(row, software)
         cluster = _with_host(with_noted_network(cluster_of(row), row), row, software)
         problems = check_layout(model, parallelism, training, optimizer, cluster.num_gpus)
@@ -315,7 +316,11 @@ def _training(
 
 
 def _parallelism(
-    row: Row, software: Software, settings: Mapping[str, Any], arguments: Mapping[str, str]
+    row: Row,
+    model: ModelSpec,
+    software: Software,
+    settings: Mapping[str, Any],
+    arguments: Mapping[str, str],
 ) -> ParallelismSpec:
     tp, chunks = settings["tp"], settings["vpp"]
     sequence = _or(_flag(row, "sequence_parallel"), software.sequence_parallel) and tp > 1
@@ -323,6 +328,9 @@ def _parallelism(
     overlap_p2p = software.overlap_p2p_communication
     if chunks == 1 or "no-overlap-p2p-communication" in arguments:
         overlap_p2p = False
+    split = split_by_arguments(arguments)
+    if not split:
+        split = split_of(software.pipeline_split, model, settings["pp"])
     return ParallelismSpec(
         tensor_model_parallel_size=tp,
         pipeline_model_parallel_size=settings["pp"],
@@ -331,6 +339,7 @@ def _parallelism(
         tp_comm_overlap=tp_overlap,
         overlap_p2p_communication=overlap_p2p,
         async_tensor_model_parallel_allreduce=software.async_tensor_model_parallel_allreduce,
+        **split,
     )
 
 

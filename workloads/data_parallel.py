@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workloads.operations import Collective, LayerWork, MemoryBound, Operation
+from workloads.partition import shares_embedding, stage_contents
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
 
 ADAM_BYTES = 28
@@ -126,17 +127,21 @@ def _shared_gradients(
     """Gradients of weights that several ranks hold and see different tokens through: norms and
     row-parallel biases under sequence parallelism, and tied embeddings on first and last stage."""
     gradient = gradient_bytes_per_parameter(training)
-    tp, pp = parallelism.tensor_model_parallel_size, parallelism.pipeline_model_parallel_size
+    tp = parallelism.tensor_model_parallel_size
+    held = stage_contents(model, parallelism, stage)
+    num_layers = sum(len(chunk.layers) for chunk in held)
+    has_loss = any(chunk.loss for chunk in held)
     operations: list[Operation] = []
     if parallelism.sequence_parallel and tp > 1:
         norm = model.hidden_size * (2 if model.normalization == "LayerNorm" else 1)
         biases = 2 * model.hidden_size * model.add_bias_linear
-        shared = model.num_layers // pp * (2 * norm + biases) + norm * (stage == pp - 1)
+        shared = num_layers * (2 * norm + biases) + norm * has_loss
         operations.append(
             Collective("norm gradients", "all_reduce", "tp", float(gradient * shared))
         )
     tied = not model.untie_embeddings_and_output_weights
-    if tied and pp > 1 and stage in (0, pp - 1):
+    at_an_end = has_loss or any(chunk.embedding for chunk in held)
+    if tied and at_an_end and not shares_embedding(model, parallelism):
         words = model.padded_vocab_size(tp) // tp * model.hidden_size
         operations.append(
             Collective("embedding gradients", "all_reduce", "embedding", float(gradient * words))

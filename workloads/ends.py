@@ -13,6 +13,7 @@ from workloads.layers import (
     norm_forward,
 )
 from workloads.operations import Collective, CollectiveKind, LayerWork, MemoryBound, Operation
+from workloads.partition import shares_embedding
 from workloads.spec import ModelSpec, ParallelismSpec, TrainingSpec
 
 LOSS_FORWARD_BYTES, LOSS_BACKWARD_BYTES = 38, 14
@@ -85,8 +86,7 @@ def output_head(
     fused = training.cross_entropy_loss_fusion
     first = FUSED_FORWARD_BYTES if fused else LOSS_FORWARD_BYTES
     second = FUSED_BACKWARD_BYTES if fused else LOSS_BACKWARD_BYTES
-    shares = not model.untie_embeddings_and_output_weights
-    shares = shares and parallelism.pipeline_model_parallel_size == 1
+    shares = shares_embedding(model, parallelism)
     forward = (
         *norm_forward(x, "final norm"),
         *column_forward(x, "logits", width, overlap=False, bias=False, counted=not shares),

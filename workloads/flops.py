@@ -1,5 +1,6 @@
 """Parameters and floating-point operations of a model, by named conventions."""
 
+from workloads.partition import partition
 from workloads.spec import ModelSpec, ParallelismSpec, TrainingSpec
 from workloads.stages import recomputed_layers
 
@@ -56,10 +57,8 @@ def model_flops(model: ModelSpec, training: TrainingSpec) -> float:
 def hardware_flops(model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec) -> float:
     """FLOPs of one step that are executed: recomputation included."""
     tokens = training.global_batch_size * training.seq_length
-    chunks = (
-        parallelism.pipeline_model_parallel_size * parallelism.virtual_pipeline_model_parallel_size
-    )
-    again = chunks * recomputed_layers(model, training, parallelism)
+    chunks = partition(model, parallelism).values()
+    again = sum(recomputed_layers(training, len(chunk.layers)) for chunk in chunks)
     extra = again * layer_forward_flops_per_token(model, training)
     if training.recompute_granularity == "selective":
         extra = model.num_layers * _core_flops_per_token(model, training)

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 
+from workloads.partition import Problem, partition, partition_problems
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
 
 MAX_PASSES = 5_000_000
 """Far beyond any real step; keeps a slip in the batch size from filling the memory."""
-
-Problem = tuple[str, str]
-"""(dotted key path, what is wrong and what would do)."""
 
 
 def check_layout(
@@ -85,11 +83,7 @@ def _pipeline(model: ModelSpec, parallelism: ParallelismSpec) -> Iterator[Proble
     chunks = parallelism.virtual_pipeline_model_parallel_size
     schedule = parallelism.pipeline_schedule
     key = "parallelism.virtual_pipeline_model_parallel_size"
-    if model.num_layers % (pp * chunks):
-        yield (
-            "parallelism.pipeline_model_parallel_size" if chunks == 1 else key,
-            f"{pp} stages of {chunks} chunks do not divide num_layers ({model.num_layers}) evenly",
-        )
+    yield from partition_problems(model, parallelism)
     if chunks > 1 and pp == 1:
         yield key, f"{chunks} chunks need pipeline_model_parallel_size above 1"
     if chunks > 1 and schedule != "interleaved_1f1b":
@@ -142,13 +136,14 @@ def _batch(
 def _recompute(
     model: ModelSpec, parallelism: ParallelismSpec, training: TrainingSpec
 ) -> Iterator[Problem]:
-    chunks = (
-        parallelism.pipeline_model_parallel_size * parallelism.virtual_pipeline_model_parallel_size
-    )
-    per_chunk = model.num_layers // chunks
-    key = "training.recompute_num_layers"
-    if training.recompute_granularity == "full" and training.recompute_num_layers > per_chunk > 0:
-        yield key, f"{training.recompute_num_layers} exceeds the {per_chunk} layers of a chunk"
+    if training.recompute_granularity != "full" or any(partition_problems(model, parallelism)):
+        return
+    most = max(len(chunk.layers) for chunk in partition(model, parallelism).values())
+    if training.recompute_num_layers > most:
+        yield (
+            "training.recompute_num_layers",
+            f"{training.recompute_num_layers} exceeds the {most} layers of a chunk",
+        )
 
 
 def _optimizer(optimizer: OptimizerSpec) -> Iterator[Problem]:

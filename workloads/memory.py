@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 
 from workloads.data_parallel import gradient_bytes_per_parameter
 from workloads.layers import ELEMENT_BYTES, MASK_BYTES, Shapes
+from workloads.partition import stage_contents
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
-from workloads.stages import layers_per_chunk, recomputed_layers, stage_chunks
+from workloads.stages import recomputed_layers, stage_chunks
 
 OPTIMIZER_BYTES = 12
 """Per parameter: fp32 master weight and Adam's two fp32 moments."""
@@ -113,23 +114,21 @@ def _activations(
     in_flight: Mapping[int, int],
 ) -> float:
     x = Shapes(model, training, parallelism)
-    layers = layers_per_chunk(model, parallelism)
-    again = recomputed_layers(model, training, parallelism)
     kept = layer_activation_bytes(model, training, parallelism, recomputed=False)
     checkpoint = layer_activation_bytes(model, training, parallelism, recomputed=True)
     group = training.recompute_num_layers if training.recompute_method == "uniform" else 1
-    per_chunk = -(-again // group) * checkpoint + (layers - again) * kept
-    total = sum(in_flight.values()) * per_chunk
-    if again:
-        total += min(group, layers) * kept
-    last_stage = parallelism.pipeline_model_parallel_size - 1
-    last_chunk = parallelism.virtual_pipeline_model_parallel_size - 1
-    if stage == 0 and model.hidden_dropout:
-        total += in_flight.get(0, 0) * x.norm_tokens * x.h * MASK_BYTES
-    if stage == last_stage:
-        ends = 2 * x.norm_bytes + SOFTMAX_BYTES * _logits(x)  # final norm's and logits' inputs
-        total += in_flight.get(last_chunk, 0) * ends
-    return total
+    total, again_at_once = 0.0, 0
+    for chunk, contents in enumerate(stage_contents(model, parallelism, stage)):
+        microbatches, layers = in_flight.get(chunk, 0), len(contents.layers)
+        again = recomputed_layers(training, layers)
+        again_at_once = max(again_at_once, min(group, again))
+        total += microbatches * (-(-again // group) * checkpoint + (layers - again) * kept)
+        if contents.embedding and model.hidden_dropout:
+            total += microbatches * x.norm_tokens * x.h * MASK_BYTES
+        if contents.loss:
+            # final norm's and logits' inputs, and the loss
+            total += microbatches * (2 * x.norm_bytes + SOFTMAX_BYTES * _logits(x))
+    return total + again_at_once * kept
 
 
 def _logits(x: Shapes) -> int:
@@ -144,7 +143,7 @@ def _buffers(
     gathered = x.stream_bytes if parallelism.sequence_parallel else 0.0
     sends = 2 * x.stream_bytes / x.t if parallelism.pipeline_model_parallel_size > 1 else 0.0
     working = float(ELEMENT_BYTES * x.tokens * (x.fc1_width + x.ffn))
-    if stage == parallelism.pipeline_model_parallel_size - 1:
+    if any(contents.loss for contents in stage_contents(model, parallelism, stage)):
         # backward of the loss, or that of the last layer, when the softmax is gone
         working = max(float(ELEMENT_BYTES * _logits(x)), working - SOFTMAX_BYTES * _logits(x))
     return gathered + sends + working + _placeholder_bytes(x)

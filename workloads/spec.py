@@ -6,8 +6,10 @@ between keys is checked by `check_layout`.
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from typing_extensions import Self
+
+from workloads.layout_string import chunks_of_layout
 
 Count = Annotated[int, Field(gt=0)]
 
@@ -118,7 +120,17 @@ class ParallelismSpec(Spec):
     tensor_model_parallel_size: Count = 1
     pipeline_model_parallel_size: Count = 1
     virtual_pipeline_model_parallel_size: Count = 1
-    """Model chunks per stage."""
+    """Model chunks per stage; what pipeline_model_parallel_layout makes of it, when left out."""
+    num_layers_in_first_pipeline_stage: Count | None = None
+    """Transformer layers of the first stage; the other stages share the rest evenly."""
+    num_layers_in_last_pipeline_stage: Count | None = None
+    account_for_embedding_in_pipeline_split: bool = False
+    """Count the embedding as a layer when layers are divided: one fewer in the first chunk."""
+    account_for_loss_in_pipeline_split: bool = False
+    """Count the loss as a layer: one fewer in the last chunk."""
+    pipeline_model_parallel_layout: str | None = None
+    """What each chunk holds: E embedding, t layer, L loss, | between chunks, (...)*n repeats, such
+    as `Ett|(ttt|)*6tL`."""
     context_parallel_size: Annotated[int, Field(ge=1, le=1)] = 1
     expert_model_parallel_size: Annotated[int, Field(ge=1, le=1)] = 1
     expert_tensor_parallel_size: Count | None = None
@@ -135,8 +147,19 @@ class ParallelismSpec(Spec):
     """Without sequence_parallel: all-reduce an input gradient beside its weight's; off, as before
     2022, after both."""
 
+    @field_validator("pipeline_model_parallel_layout")
+    @classmethod
+    def _is_layout(cls, text: str | None) -> str | None:
+        if text is not None:
+            chunks_of_layout(text)
+        return text
+
     @model_validator(mode="after")
     def _fill(self) -> Self:
+        layout = self.pipeline_model_parallel_layout
+        if layout and "virtual_pipeline_model_parallel_size" not in self.model_fields_set:
+            chunks = len(chunks_of_layout(layout)) // self.pipeline_model_parallel_size
+            object.__setattr__(self, "virtual_pipeline_model_parallel_size", max(1, chunks))
         if self.pipeline_schedule is None:
             many = self.virtual_pipeline_model_parallel_size > 1
             object.__setattr__(self, "pipeline_schedule", "interleaved_1f1b" if many else "1f1b")

@@ -215,3 +215,30 @@ def test_the_same_bytes_whatever_the_hash_seed() -> None:
     assert first == second
     assert list(first) == list(second)
     assert first["simulation"]["rank_classes"] > 4
+
+
+def test_layers_moved_to_a_late_stage_make_that_stage_the_slow_one() -> None:
+    """Even is fastest; what a stage holds more than its share, every microbatch waits for."""
+
+    def step_s(layout: str) -> float:
+        parallelism = {"pipeline_model_parallel_layout": layout}
+        run = small_run(
+            small_cluster(1, 4), pp=4, num_microbatches=8, parallelism=parallelism,
+            model=small_model(num_layers=8, vocab_size=128),
+        )  # fmt: skip
+        return float(simulate(run).metrics["step_time_s"])
+
+    even = step_s("Ett|tt|tt|ttL")
+    assert even < step_s("Et|tt|ttt|ttL") < step_s("E|tt|tttt|ttL")
+
+
+def test_a_stage_without_layers_passes_its_input_on() -> None:
+    parallelism = {"pipeline_model_parallel_layout": "Ett||tt|L"}
+    run = small_run(
+        small_cluster(1, 4), pp=4, parallelism=parallelism, model=small_model(num_layers=4)
+    )
+    result = simulate(run)
+    assert result.metrics["breakdown_s"]["bubble"] >= 0
+    assert simulate(run, fold=False).metrics["step_time_s"] == pytest.approx(
+        result.metrics["step_time_s"], rel=1e-9
+    )
