@@ -193,6 +193,16 @@ class Topology:
                 load[link] = load.get(link, 0.0) + share
         return load
 
+    def ring_links(self, members: Sequence[int]) -> dict[Link, float]:
+        """Load of one ring in the order of `members`: bytes over each link that can bind per byte
+        that a member sends to the next one."""
+        load: dict[Link, float] = {}
+        for i, src in enumerate(members):
+            dst = members[(i + 1) % len(members)]
+            for link in self.path(src, dst).links:
+                load[link] = load.get(link, 0.0) + 1.0
+        return load
+
     def all_to_all_links(self, members: Sequence[int]) -> dict[Link, float]:
         """Load of an all-to-all: bytes over each link that can bind per byte that a member sends,
         equal parts to each of the others.

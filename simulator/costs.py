@@ -7,7 +7,7 @@ on (data parallel, pipeline) get their latency, bytes and rate limit.
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from hardware.collectives import CollectiveCost, GroupShape, collective_cost
+from hardware.collectives import CollectiveCost, GroupShape, collective_cost, point_to_point
 from hardware.contention import CONTENTION, MEMORY_BOUND_SHARE, gemm_slowdown
 from hardware.kernels import KernelModel, KernelTime, kernel_model
 from hardware.spec import ClusterSpec
@@ -24,6 +24,7 @@ from workloads.operations import (
     MemoryBound,
     Operation,
     Overlapped,
+    Ring,
 )
 
 USERBUFFER_SMS = 16
@@ -108,23 +109,26 @@ class Costs:
     def exchange(self, op: Collective, group: GroupPlace) -> CollectiveCost:
         """A collective, at the rate that its group has to itself."""
         nic_rate = self.cluster.nic_rate_bytes_per_s * group.network_share
+        if op.kind == "ring_hop":
+            near = group.shape.num_nodes == 1
+            return point_to_point(
+                op.num_bytes, near, self.cluster.node, nic_rate, group.hop_latency_s
+            )
         return collective_cost(op.kind, op.num_bytes, group.shape, self.cluster.node, nic_rate)
 
-    def slowdown(self, cost: CollectiveCost, shape: GroupShape, tp: GroupShape) -> Slowdown:
+    def slowdown(self, cost: CollectiveCost, shape: GroupShape) -> Slowdown:
         """What a collective's ranks suffer while it runs: its channels' SMs, and on the links that
-        their tensor-parallel traffic needs too, the larger of half and what it leaves over."""
-        if tp.num_ranks == 1 or cost.wire_bytes == 0:
-            return Slowdown(gemm_slowdown(self._gpu, cost.num_channels), 0.0)
-        node = self.cluster.node
-        if tp.num_nodes == 1:
-            uses_it = shape.num_ranks > shape.num_nodes
-            taken = cost.rate_bytes_per_s / node.nvlink.usable_bytes_per_s if uses_it else 0.0
-        else:
+        traffic inside their passes needs too, the larger of half and what it leaves over."""
+        compute = gemm_slowdown(self._gpu, cost.num_channels)
+        if cost.wire_bytes == 0:
+            return Slowdown(compute)
+        nvlink = network = 0.0
+        if shape.num_ranks > shape.num_nodes:
+            nvlink = cost.rate_bytes_per_s / self.cluster.node.nvlink.usable_bytes_per_s
+        if shape.num_nodes > 1:
             nics = max(1, shape.nics_per_node_used)
-            taken = cost.rate_bytes_per_s / nics / self.cluster.nic_rate_bytes_per_s
-            taken = taken if shape.num_nodes > 1 else 0.0
-        left = max(0.5, 1.0 - taken)
-        return Slowdown(gemm_slowdown(self._gpu, cost.num_channels), 1.0 / left - 1.0)
+            network = cost.rate_bytes_per_s / nics / self.cluster.nic_rate_bytes_per_s
+        return Slowdown(compute, _longer_by(nvlink), _longer_by(network))
 
     def transfer_slowdown(self, cost: CollectiveCost) -> Slowdown:
         """What sender and receiver suffer beside a transfer between pipeline stages."""
@@ -135,9 +139,11 @@ class Costs:
             return self._collective(op, place.group(op.axis))
         if isinstance(op, Overlapped):
             return self._overlapped(op, category, place)
+        if isinstance(op, Ring):
+            return self._ring(op, category, place)
         priced = self._compute(op, category, place.speed)
         return Segment(
-            (priced.piece,), priced.piece.duration_s, priced.slowed_s, 0.0, op.parameters
+            (priced.piece,), priced.piece.duration_s, priced.slowed_s, parameters=op.parameters
         )
 
     def _collective(self, op: Collective, group: GroupPlace) -> Segment:
@@ -146,7 +152,10 @@ class Costs:
         total_s = cost.latency_s + moving_s
         kind = communication_kind(op.axis)
         piece = Piece(op.name, kind, kind, total_s)
-        return Segment((piece,), total_s, 0.0, moving_s, 0, op.axis, cost.wire_bytes, total_s)
+        return Segment(
+            (piece,), total_s, 0.0, *_by_link(group.shape, moving_s), 0, op.axis, cost.wire_bytes,
+            total_s,
+        )  # fmt: skip
 
     def _overlapped(self, op: Overlapped, category: Category, place: RankPlace) -> Segment:
         """Compute beside its collective; what exceeds the compute alone is exposed traffic."""
@@ -168,10 +177,38 @@ class Costs:
         exposed = Piece(op.collective.name, kind, kind, total_s - compute_s)
         pieces = (*(p.piece for p in priced), exposed)
         slowed_s = sum(p.slowed_s for p in priced)
-        exposed_link_s = min(moving_s, exposed.duration_s)
+        exposed_on_link = _by_link(group.shape, min(moving_s, exposed.duration_s))
         return Segment(
-            pieces, total_s, slowed_s, exposed_link_s, op.parameters, op.collective.axis,
+            pieces, total_s, slowed_s, *exposed_on_link, op.parameters, op.collective.axis,
             cost.wire_bytes, comm_s,
+        )  # fmt: skip
+
+    def _ring(self, op: Ring, category: Category, place: RankPlace) -> Segment:
+        """Blocks beside hops; what exceeds the blocks alone is exposed traffic."""
+        axis = op.hops[0].axis
+        group = place.group(axis)
+        total_s = slowed_s = sent_bytes = traffic_s = moving_s = 0.0
+        pieces: list[Piece] = []
+        for i, block in enumerate(op.blocks):
+            priced = [self._compute(c, category, place.speed) for c in block]
+            pieces += [p.piece for p in priced]
+            slowed_s += sum(p.slowed_s for p in priced)
+            compute_s = sum(p.piece.duration_s for p in priced)
+            if i < len(op.hops):
+                cost = self.exchange(op.hops[i], group)
+                slowdown = gemm_slowdown(self._gpu, cost.num_channels)
+                total_s += max(compute_s, concurrent_s(compute_s, cost.time_s, slowdown))
+                sent_bytes += cost.wire_bytes
+                traffic_s += cost.time_s
+                moving_s += cost.time_s - cost.latency_s
+            else:
+                total_s += compute_s
+        exposed_s = total_s - sum(p.duration_s for p in pieces)
+        kind = communication_kind(axis)
+        pieces.append(Piece(op.name, kind, kind, exposed_s))
+        return Segment(
+            tuple(pieces), total_s, slowed_s, *_by_link(group.shape, min(moving_s, exposed_s)), 0,
+            axis, sent_bytes, traffic_s,
         )  # fmt: skip
 
     def _pipelined(self, op: Overlapped, shape: GroupShape, speed: float, moving_s: float) -> float:
@@ -225,3 +262,13 @@ class Costs:
         if isinstance(op, Attention):
             return time.seconds / profile.attention_efficiency
         return time.seconds / profile.memory_bound_efficiency
+
+
+def _by_link(shape: GroupShape, seconds: float) -> tuple[float, float]:
+    """Seconds bound by NVLink and by the network, of traffic in a group of `shape`."""
+    return (seconds, 0.0) if shape.num_nodes == 1 else (0.0, seconds)
+
+
+def _longer_by(taken: float) -> float:
+    """Extra time per second on links of which another flow takes a share: half is left at least."""
+    return 1.0 / max(0.5, 1.0 - taken) - 1.0

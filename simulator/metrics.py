@@ -72,10 +72,12 @@ def _busy_s(terms: Mapping[str, float]) -> float:
 
 def _layout(run: RunSpec) -> dict[str, Any]:
     parallel = run.parallelism
+    cp = parallel.context_parallel_size
     return {
         "num_gpus": run.cluster.num_gpus,
         "gpu": run.cluster.node.gpu.name,
         "tp": parallel.tensor_model_parallel_size,
+        **({"cp": cp} if cp > 1 else {}),
         "pp": parallel.pipeline_model_parallel_size,
         "vpp": parallel.virtual_pipeline_model_parallel_size,
         "dp": run.data_parallel_size,

@@ -24,16 +24,17 @@ LinkKey: TypeAlias = tuple[str, int]
 """(kind, class of the GPU that owns it), or ("shared", class of the link)."""
 
 _NO_GROUP = GroupShape(1, 1, 0)
-_IN_PASSES = ("tp", "cp", "etp", "ep")
+_IN_PASSES = ("tp", "cp", "cp_a2a", "cp_ring", "etp", "ep")
 """Axes along which the operations of a pass communicate."""
 
 
 class GroupPlace(NamedTuple):
-    """How one group lies on nodes, and the share of its NICs' rate that the fabric leaves it when
-    all groups of its axis send at once."""
+    """How one group lies on nodes, the share of its NICs' rate that the fabric leaves it when all
+    groups of its axis send at once, and the wire's latency between neighbours of its ring."""
 
     shape: GroupShape
     network_share: float = 1.0
+    hop_latency_s: float = 0.0
 
 
 _ALONE = GroupPlace(_NO_GROUP)
@@ -132,8 +133,7 @@ class FoldedRanks:
     def place(self, c: int) -> RankPlace:
         """What the price of class c's passes depends on."""
         axes = [axis for axis in _IN_PASSES if self._grid.canonical(axis) in self._groups]
-        groups = ((a, GroupPlace(self.shape(a, c), self._network_share(a, c))) for a in axes)
-        return RankPlace(tuple(groups), self.speed(c))
+        return RankPlace(tuple((axis, self._group_place(axis, c)) for axis in axes), self.speed(c))
 
     def hub(self, axis: str, c: int) -> int:
         """Class of class c's group along `axis`; 0 for `world`, -1 where it is in none."""
@@ -171,22 +171,34 @@ class FoldedRanks:
     def _loads(self, axis: str, group: Ints) -> dict[Link, float]:
         """Bytes over each link per byte that a member of the group sends."""
         members = [int(rank) for rank in group]
-        if axis == "ep":
+        if axis in ("ep", "cp_a2a"):
             return self._topology.all_to_all_links(members)
+        if axis == "cp_ring":
+            return self._topology.ring_links(members)
         return self._topology.collective_links(members)
 
-    def _network_share(self, axis: str, c: int) -> float:
-        """What the links that all groups of an axis share leave each, over its own NICs' rate."""
+    def _group_place(self, axis: str, c: int) -> GroupPlace:
         group = self._group(axis, c)
         assert group is not None
+        hop_latency_s = self._hop_latency_s(group) if axis == "cp_ring" else 0.0
+        return GroupPlace(self._shape(group), self._network_share(axis, group), hop_latency_s)
+
+    def _hop_latency_s(self, group: Ints) -> float:
+        """Of the slowest way from one member of a ring to the next."""
+        pairs = zip(group, np.roll(group, -1), strict=True)
+        return max(self._topology.path(int(a), int(b)).latency_s for a, b in pairs)
+
+    def _network_share(self, axis: str, group: Ints) -> float:
+        """What the links that all groups of an axis share leave each, over its own NICs' rate."""
         loads = self._loads(axis, group)
         nics = {link: load for link, load in loads.items() if link.kind.startswith("nic")}
-        if not nics or not self._shares():
+        if not nics or self._shared is None:
             return 1.0
-        alone = min(self._topology.capacity(link) / load for link, load in nics.items())
-        far = {link: load for link, load in loads.items() if not link.kind.startswith("nvlink")}
-        weights = self._weights((self._grid.canonical(axis), self.hub(axis, c)), far)
-        return min(1.0, min(self._capacity[i] / load for i, load in weights) / alone)
+        family, capacity = self._grid.canonical(axis), self._topology.capacity
+        alone = min(capacity(link) / load for link, load in nics.items())
+        shared = (link for link in loads if not self._is_private(link))
+        together = (capacity(link) / self._shared.family_load(family, link) for link in shared)
+        return min(1.0, min(together, default=alone) / alone)
 
     def transfers(self, c: int, num_bytes: float) -> dict[bool, tuple[CollectiveCost, Weights]]:
         """Cost and links of sending a pass's output: forward (True) to the next stage, backward
@@ -240,6 +252,10 @@ class FoldedRanks:
         num_groups, width = groups.shape
         nodes, nics = groups // node.gpus_per_node, groups * node.nics_per_node
         shapes = _distinct(nodes) * (width + 1) + _distinct(nics // node.gpus_per_node)
+        if axis == "cp_ring":
+            latencies = [self._hop_latency_s(group) for group in groups]
+            kinds, latency = np.unique(latencies, return_inverse=True)
+            shapes = shapes * len(kinds) + latency
         hubs = np.repeat(np.arange(num_groups), width)
         return Incidence(groups.ravel(), hubs, _occurrences(nodes).ravel(), shapes)
 

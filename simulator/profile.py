@@ -16,10 +16,12 @@ from simulator.trace import Piece
 
 
 class Slowdown(NamedTuple):
-    """Extra time per second of undisturbed work, of compute and of traffic inside passes."""
+    """Extra time per second of undisturbed work, of compute, and of traffic inside passes over
+    NVLink and over the network."""
 
     compute: float = 0.0
     link: float = 0.0
+    network: float = 0.0
 
 
 QUIET = Slowdown()
@@ -34,7 +36,9 @@ class Segment:
     compute_s: float = 0.0
     """Part of the duration spent on the SMs."""
     link_s: float = 0.0
-    """Part bound by the links of a group that communicates inside the pass."""
+    """Part bound by NVLink, of a group that communicates inside the pass; and
+    network_s, by the network between nodes."""
+    network_s: float = 0.0
     parameters: int = 0
     """Weights it reads first (forward) or completes the gradient of (backward)."""
     axis: str = ""
@@ -52,13 +56,14 @@ class Segment:
 class Profile:
     """Segments end to end. Positions are undisturbed seconds from the start."""
 
-    __slots__ = ("_clocks", "_compute", "_link", "bounds_s", "parameters", "segments")
+    __slots__ = ("_clocks", "_compute", "_link", "_network", "bounds_s", "parameters", "segments")
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = tuple(segments)
         self.bounds_s = _running(s.duration_s for s in segments)
         self._compute = _running(s.compute_s for s in segments)
         self._link = _running(s.link_s for s in segments)
+        self._network = _running(s.network_s for s in segments)
         self._clocks: dict[Slowdown, tuple[float, ...]] = {}
         self.parameters = tuple(accumulate((s.parameters for s in segments), initial=0))
 
@@ -85,8 +90,10 @@ class Profile:
         clock = self._clocks.get(slowdown)
         if clock is None:
             clock = self._clocks[slowdown] = tuple(
-                b + slowdown.compute * c + slowdown.link * n
-                for b, c, n in zip(self.bounds_s, self._compute, self._link, strict=True)
+                b + slowdown.compute * c + slowdown.link * n + slowdown.network * w
+                for b, c, n, w in zip(
+                    self.bounds_s, self._compute, self._link, self._network, strict=True
+                )
             )
         return clock
 

@@ -313,7 +313,7 @@ class _RankBuilder:
         cost = self.b.costs.exchange(op, GroupPlace(shape))
         slowdown = QUIET
         if beside_compute:
-            slowdown = self.b.costs.slowdown(cost, shape, self.place.shape("tp"))
+            slowdown = self.b.costs.slowdown(cost, shape)
         key = (op.axis, self.folded.hub(op.axis, self.c), op.name)
         members = len(self.folded.classes(op.axis, self.c))
         links = self.folded.links(op.axis, self.c, cost)

@@ -36,6 +36,11 @@ class SharedLinks:
         self.incidence = self._incidence([capacity(link) for link in links])
         self._class: Ints = np.arange(len(links))
         self._load: dict[tuple[FlowKey, int], float] = {}
+        self._family_load: dict[tuple[str, Link], float] = {}
+        for flow in self._flows:
+            for link, load in flow.loads.items():
+                at = flow.family, link
+                self._family_load[at] = self._family_load.get(at, 0.0) + load
 
     def _incidence(self, capacities: Sequence[float]) -> Incidence:
         """Ranks meet in the links that their flows load; the load tells how."""
@@ -66,6 +71,10 @@ class SharedLinks:
     def class_of(self, link: Link) -> int:
         """Class of a link."""
         return int(self._class[self._index[link]])
+
+    def family_load(self, family: str, link: Link) -> float:
+        """Bytes that all flows of a family put on a link per byte of one of them."""
+        return self._family_load[family, link]
 
     def load(self, flow: FlowKey, link: Link) -> float:
         """Bytes that all flows of a class put on a link per byte of one of them."""

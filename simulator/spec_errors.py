@@ -26,7 +26,6 @@ NOT_YET_VALUES: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 NOT_YET_KEYS: Mapping[str, tuple[str, ...]] = {
     "model": ("num_experts", "moe_router_topk", "moe_ffn_hidden_size"),
-    "parallelism": ("cp_comm_type", "expert_tensor_parallel_size"),
     "optimizer": ("data_parallel_sharding",),
 }
 """Keys of the run file's contract that are not built yet."""
@@ -38,7 +37,8 @@ def spec_problem(detail: ErrorDetails, tree: Located) -> Problem:
     path = key_path(detail["loc"])
     kind = detail["type"]
     if kind == "missing":
-        message = f"missing key; it takes {describe(schema_at(path))}"
+        what = "entry" if path[-1].isdigit() else "key"
+        message = f"missing {what}; it takes {describe(schema_at(path))}"
     elif kind == "extra_forbidden":
         message = _unknown_key(path)
     elif kind == "value_error":
@@ -56,22 +56,21 @@ def key_path(location: Iterable[object]) -> tuple[str, ...]:
 
 
 def place_at(tree: Located, path: Sequence[str]) -> Place:
-    """Place of the value at `path`, or of the innermost mapping that would hold it."""
+    """Place of the value at `path`, or of the innermost mapping or list that would hold it."""
     node = tree
     for key in path:
-        if node.mapping is None or key not in node.mapping:
+        below = node.child(key)
+        if below is None:
             break
-        node = node.mapping[key]
+        node = below
     return node.place
 
 
 def _value_at(tree: Located, path: Sequence[str]) -> object:
-    node = tree
+    node: Located | None = tree
     for key in path:
-        if node.mapping is None or key not in node.mapping:
-            return None
-        node = node.mapping[key]
-    return node.value
+        node = node.child(key) if node is not None else None
+    return None if node is None else node.value
 
 
 @cache
@@ -85,7 +84,11 @@ def schema_at(path: Sequence[str]) -> Schema:
     node: Schema = _resolved(run_schema())
     for key in path:
         children = node.get("properties", {})
-        node = _resolved(children.get(key, node.get("additionalProperties") or {}))
+        rest = node.get("additionalProperties") or node.get("items") or {}
+        entries = node.get("prefixItems", ())
+        if key.isdigit() and int(key) < len(entries):
+            rest = entries[int(key)]
+        node = _resolved(children.get(key, rest))
     return node
 
 
@@ -103,8 +106,12 @@ def describe(node: Schema) -> str:
     """What a value of this schema is, in words."""
     if "enum" in node:
         return "one of " + ", ".join(node["enum"])
-    noun = {"integer": "a whole number", "number": "a number", "boolean": "true or false",
-            "string": "text", "object": "a mapping"}[node.get("type", "object")]  # fmt: skip
+    noun = {
+        "integer": "a whole number", "number": "a number", "boolean": "true or false",
+        "string": "text", "array": "a list", "object": "a mapping",
+    }[node.get("type", "object")]  # fmt: skip
+    if "prefixItems" in node:
+        return f"a list of {len(node['prefixItems'])}, each {describe(node['prefixItems'][0])}"
     limits = [
         f"{words} {node[key]:g}"
         for key, words in (

@@ -12,7 +12,9 @@ Category: TypeAlias = Literal[
 """`forward` and `backward` passes and `optimizer` kernels are compute; `tp`, `cp`, `ep`, `pp`, `dp`
 are communication of that kind; `recompute` occurs in pieces only; `overhead` is host time."""
 
-_KINDS: dict[str, Category] = {"tp": "tp", "etp": "tp", "cp": "cp", "ep": "ep"}
+_KINDS: dict[str, Category] = {
+    "tp": "tp", "etp": "tp", "cp": "cp", "cp_a2a": "cp", "cp_ring": "cp", "ep": "ep",
+}  # fmt: skip
 
 
 def communication_kind(axis: str) -> Category:

@@ -41,6 +41,14 @@ class Located:
         """The entries, if this is a mapping."""
         return self.value if isinstance(self.value, dict) else None
 
+    def child(self, key: str) -> "Located | None":
+        """The entry of a mapping, or of a list by its number."""
+        if isinstance(self.value, dict):
+            return self.value.get(key)
+        if isinstance(self.value, list) and key.isdigit() and int(key) < len(self.value):
+            return self.value[int(key)]
+        return None
+
     def plain(self) -> object:
         """The value without places."""
         if isinstance(self.value, dict):

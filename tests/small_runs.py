@@ -38,6 +38,7 @@ def small_run(
     cluster: ClusterSpec,
     *,
     tp: int = 1,
+    cp: int = 1,
     pp: int = 1,
     vpp: int = 1,
     num_microbatches: int = 4,
@@ -47,12 +48,14 @@ def small_run(
     optimizer: dict[str, Any] | None = None,
 ) -> RunSpec:
     """A run on all of `cluster`, microbatches of one sequence of 512 tokens."""
-    dp = cluster.num_gpus // (tp * pp)
+    cp = (parallelism or {}).get("context_parallel_size", cp)
+    dp = cluster.num_gpus // (tp * cp * pp)
     fields = {
         "seq_length": 512, "micro_batch_size": 1, "global_batch_size": dp * num_microbatches,
     }  # fmt: skip
     layout = {
         "tensor_model_parallel_size": tp,
+        "context_parallel_size": cp,
         "pipeline_model_parallel_size": pp,
         "virtual_pipeline_model_parallel_size": vpp,
     }

@@ -157,9 +157,8 @@ def _check_supported(row: Row) -> None:
         raise NotModelledError("mixture of experts is not built yet")
     if _flag(row, "multi_latent_attention"):
         raise NotModelledError("multi-latent attention is not built yet")
-    for key in ("context_parallel_size", "expert_model_parallel_size"):
-        if (_integer(row, key) or 1) > 1:
-            raise NotModelledError(f"{key} above 1 is not built yet")
+    if (_integer(row, "expert_model_parallel_size") or 1) > 1:
+        raise NotModelledError("expert_model_parallel_size above 1 is not built yet")
     if row.get("precision", "") not in ("", "bf16", "fp16"):
         raise NotModelledError(f"precision {row['precision']} is not built yet")
     if row.get("data_parallel_sharding", "") not in _SHARDING:
@@ -335,6 +334,7 @@ def _parallelism(
         tensor_model_parallel_size=tp,
         pipeline_model_parallel_size=settings["pp"],
         virtual_pipeline_model_parallel_size=chunks,
+        context_parallel_size=_integer(row, "context_parallel_size") or 1,
         sequence_parallel=sequence,
         tp_comm_overlap=tp_overlap,
         overlap_p2p_communication=overlap_p2p,

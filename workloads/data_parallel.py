@@ -26,10 +26,10 @@ class Bucket:
     parameters: int
 
 
-def default_bucket_size(data_parallel_size: int) -> int:
+def default_bucket_size(num_replicas: int) -> int:
     """Parameters per bucket when ddp_bucket_size is left out (Megatron-LM,
     distributed_data_parallel.py)."""
-    return max(40_000_000, 1_000_000 * data_parallel_size)
+    return max(40_000_000, 1_000_000 * num_replicas)
 
 
 def is_bucketed(optimizer: OptimizerSpec, stage: int, chunk: int) -> bool:
@@ -76,12 +76,13 @@ def optimizer_operations(
     training: TrainingSpec,
     parallelism: ParallelismSpec,
     optimizer: OptimizerSpec,
-    data_parallel_size: int,
+    num_replicas: int,
     stage: int,
     parameters: int,
 ) -> tuple[Operation, ...]:
     """What a rank of `stage`, holding `parameters` weights, runs between backward and the next
-    forward, once its gradients are reduced (Megatron-LM, finalize_model_grads.py, optimizer.py).
+    forward, once its gradients are reduced over the `num_replicas` data- and context-parallel ranks
+    that hold the same weights (Megatron-LM, finalize_model_grads.py, optimizer.py).
 
     Clearing main gradients and scaling them by the number of replicas touch all weights; the copy
     of 2-byte gradients to fp32, undoing the loss scale (fp16), norm, clipping, Adam and the copy to
@@ -90,11 +91,11 @@ def optimizer_operations(
     gradient = gradient_bytes_per_parameter(training)
     shard = parameters
     if optimizer.use_distributed_optimizer:
-        shard = -(-parameters // data_parallel_size)
+        shard = -(-parameters // num_replicas)
     operations: list[Operation] = [
         MemoryBound("clear gradients", "fill", float(gradient * parameters))
     ]
-    if data_parallel_size > 1:
+    if num_replicas > 1:
         operations.append(
             MemoryBound("scale gradients", "elementwise", 2.0 * gradient * parameters)
         )

@@ -92,6 +92,7 @@ def output_head(
         *column_forward(x, "logits", width, overlap=False, bias=False, counted=not shares),
         MemoryBound("cross entropy", "cross_entropy", first * logits),
         *_loss_reductions(x),
+        *_loss_mean(x),
     )
     backward = (
         MemoryBound("cross entropy backward", "cross_entropy", second * logits),
@@ -111,6 +112,13 @@ def position_parameters(x: Shapes) -> int:
     if x.model.position_embedding_type != "learned_absolute":
         return 0
     return (x.model.max_position_embeddings or x.training.seq_length) * x.h
+
+
+def _loss_mean(x: Shapes) -> tuple[Operation, ...]:
+    """Loss and number of tokens, summed over the ranks that share the sequence."""
+    if x.parallelism.context_parallel_size == 1:
+        return ()
+    return (Collective("loss over the sequence", "all_reduce", "cp", 8.0),)
 
 
 def _loss_reductions(x: Shapes) -> tuple[Operation, ...]:

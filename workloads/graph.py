@@ -76,7 +76,8 @@ def build_work(
     assert parallelism.pipeline_schedule is not None
     schedule = SCHEDULES[parallelism.pipeline_schedule]
     layers = stage_chunks(model, training, parallelism)
-    size = optimizer.ddp_bucket_size or default_bucket_size(data_parallel_size)
+    replicas = data_parallel_size * parallelism.context_parallel_size
+    size = optimizer.ddp_bucket_size or default_bucket_size(replicas)
     stages = []
     for stage in range(num_stages):
         chunks = tuple(layers[stage, chunk] for chunk in range(num_chunks))
@@ -90,7 +91,7 @@ def build_work(
                     for chunk, held in enumerate(chunks)
                 ),
                 optimizer_operations(
-                    model, training, parallelism, optimizer, data_parallel_size, stage, parameters
+                    model, training, parallelism, optimizer, replicas, stage, parameters
                 ),
             )
         )

@@ -1,6 +1,7 @@
 """A transformer layer as the operations one tensor-parallel rank executes for one microbatch.
 
-Shape letters: s sequence, b microbatch, T = s b tokens, h hidden, a heads, g query groups, d head
+Shape letters: s sequence, b microbatch, T = s b / c tokens of the rank (c context-parallel size),
+h hidden, a heads, g query groups, d head
 width, f MLP width, t tensor-parallel size. Under sequence parallelism norms, dropout and residuals
 see T / t tokens ("n tokens" below).
 
@@ -38,7 +39,8 @@ class Shapes:
     @cached_property
     def tokens(self) -> int:
         """T."""
-        return self.training.seq_length * self.training.micro_batch_size
+        tokens = self.training.seq_length * self.training.micro_batch_size
+        return tokens // self.parallelism.context_parallel_size
 
     @cached_property
     def norm_tokens(self) -> int:

@@ -18,8 +18,10 @@ from workloads.spec import ParallelismSpec
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-GroupAxis = Literal["tp", "cp", "dp", "etp", "ep", "edp", "pp", "embedding"]
-GROUP_AXES: tuple[GroupAxis, ...] = ("tp", "cp", "dp", "etp", "ep", "edp", "embedding")
+GroupAxis = Literal["tp", "cp", "cp_a2a", "cp_ring", "dp", "etp", "ep", "edp", "pp", "embedding"]
+GROUP_AXES: tuple[GroupAxis, ...] = (
+    "tp", "cp", "cp_a2a", "cp_ring", "dp", "etp", "ep", "edp", "embedding",
+)  # fmt: skip
 """Axes along which collectives run."""
 
 RANK_ORDER = "tp-cp-ep-dp-pp"
@@ -47,6 +49,8 @@ class RankGrid:
     pp: int = 1
     ep: int = 1
     etp: int = 1
+    cp_a2a: int = 1
+    """Neighbouring context-parallel ranks that swap heads; `cp` over it form rings."""
     order: str = RANK_ORDER
 
     @classmethod
@@ -59,6 +63,7 @@ class RankGrid:
             pp=parallelism.pipeline_model_parallel_size,
             ep=parallelism.expert_model_parallel_size,
             etp=parallelism.expert_tensor_size,
+            cp_a2a=parallelism.context_swap_size,
         )
 
     @property
@@ -111,18 +116,24 @@ class RankGrid:
     def groups(self, axis: str) -> Ints:
         """One row of ranks per process group, each in ascending order.
 
-        `dp`: data- and context-parallel ranks together. `etp`, `ep`, `edp`: the experts' grid.
-        `embedding`: first and last stage.
+        `dp`: data- and context-parallel ranks together. `cp_a2a`, `cp_ring`: the levels of `cp`,
+        neighbours first (Megatron-LM, create_hierarchical_groups). `etp`, `ep`, `edp`: the
+        experts' grid. `embedding`: first and last stage.
         """
         along = {
             "tp": ("tp",), "cp": ("cp",), "dp": ("dp", "cp"), "pp": ("pp",), "embedding": ("pp",),
-            "etp": ("tp",), "ep": ("ep",), "edp": ("dp",),
+            "cp_a2a": ("cp",), "cp_ring": ("cp",), "etp": ("tp",), "ep": ("ep",), "edp": ("dp",),
         }  # fmt: skip
         if axis not in along:
             raise ValueError(f"no axis {axis!r}")
         rows = self._rows(self._expert if axis.startswith("e") else self._dense, along[axis])
         if axis == "embedding":
             return rows[:, [0, -1]] if self.pp > 1 else np.empty((0, 2), np.int64)
+        if axis == "cp_a2a":
+            return rows.reshape(-1, self.cp_a2a)
+        if axis == "cp_ring":
+            rings = rows.reshape(len(rows), -1, self.cp_a2a)
+            return np.swapaxes(rings, 1, 2).reshape(-1, self.cp // self.cp_a2a)
         return rows
 
     def _rows(self, sizes: Mapping[str, int], along: tuple[str, ...]) -> Ints:

@@ -21,6 +21,7 @@ def check_layout(
         *_tensor(model, parallelism),
         *_pipeline(model, parallelism),
         *_sequence(model, parallelism, training),
+        *_context(model, parallelism, training),
         *_batch(parallelism, training, num_gpus),
         *_recompute(model, parallelism, training),
         *_optimizer(optimizer),
@@ -63,10 +64,12 @@ def _sequence(
     model: ModelSpec, parallelism: ParallelismSpec, training: TrainingSpec
 ) -> Iterator[Problem]:
     tp, rows = parallelism.tensor_model_parallel_size, model.max_position_embeddings
-    if parallelism.sequence_parallel and training.seq_length % tp:
+    cp = parallelism.context_parallel_size
+    if parallelism.sequence_parallel and training.seq_length % (tp * cp):
+        shared = f" x context_parallel_size ({cp})" if cp > 1 else ""
         yield (
             "training.seq_length",
-            f"{training.seq_length} is not divisible by tensor_model_parallel_size ({tp}), "
+            f"{training.seq_length} is not divisible by tensor_model_parallel_size ({tp}){shared}, "
             "which sequence_parallel needs",
         )
     learned = model.position_embedding_type == "learned_absolute"
@@ -76,6 +79,40 @@ def _sequence(
             f"{training.seq_length} exceeds max_position_embeddings ({rows}); raise that too, or "
             "choose position_embedding_type: rope",
         )
+
+
+def _context(
+    model: ModelSpec, parallelism: ParallelismSpec, training: TrainingSpec
+) -> Iterator[Problem]:
+    """As Megatron-LM's arguments.py and Transformer Engine's context_parallel.py demand it."""
+    cp, kind = parallelism.context_parallel_size, parallelism.cp_comm_type
+    levels = parallelism.hierarchical_context_parallel_sizes
+    key = "parallelism.hierarchical_context_parallel_sizes"
+    if (kind == "a2a+p2p") != (levels is not None):
+        yield key, "goes with cp_comm_type: a2a+p2p, which needs it; [2, 4] makes rings of 4"
+    elif levels is not None and levels[0] * levels[1] != cp:
+        yield key, f"{levels[0]} x {levels[1]} is not context_parallel_size ({cp})"
+    if cp == 1:
+        return
+    if training.seq_length % (2 * cp):
+        yield (
+            "training.seq_length",
+            f"{training.seq_length} is not divisible by 2 x context_parallel_size ({2 * cp}), "
+            "which equal parts of causal attention need",
+        )
+    if training.attention_backend == "unfused":
+        yield "training.attention_backend", "context_parallel_size above 1 needs flash"
+    swaps, tp = parallelism.context_swap_size, parallelism.tensor_model_parallel_size
+    for name, heads in (
+        ("num_attention_heads", model.num_attention_heads),
+        ("num_query_groups", model.query_groups),
+    ):
+        if swaps > 1 and heads % (tp * swaps):
+            yield (
+                "parallelism.cp_comm_type",
+                f"'{kind}' spreads heads over tensor x swapping ranks ({tp} x {swaps}), which does "
+                f"not divide {name} ({heads})",
+            )
 
 
 def _pipeline(model: ModelSpec, parallelism: ParallelismSpec) -> Iterator[Problem]:
@@ -105,10 +142,10 @@ def _batch(
     if num_gpus % size:
         yield (
             "parallelism.tensor_model_parallel_size",
-            f"tensor x pipeline = {size} does not divide the cluster's {num_gpus} GPUs",
+            f"{_named_product(parallelism)} = {size} does not divide the cluster's {num_gpus} GPUs",
         )
         return
-    dp = num_gpus // size
+    dp = parallelism.data_parallel_size(num_gpus)
     sequences = training.micro_batch_size * dp
     if training.global_batch_size % sequences:
         yield (
@@ -131,6 +168,11 @@ def _batch(
             f"gives {microbatches} microbatches, which interleaved_1f1b needs to be a multiple of "
             f"pipeline_model_parallel_size ({pp})",
         )
+
+
+def _named_product(parallelism: ParallelismSpec) -> str:
+    context = " x context" if parallelism.context_parallel_size > 1 else ""
+    return f"tensor{context} x pipeline"
 
 
 def _recompute(

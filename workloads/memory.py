@@ -8,6 +8,7 @@ tensor so that grouped queries, gated MLPs and fused attention come out too. Sha
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from workloads.attention import kv_bytes
 from workloads.data_parallel import gradient_bytes_per_parameter
 from workloads.layers import ELEMENT_BYTES, MASK_BYTES, Shapes
 from workloads.partition import stage_contents
@@ -68,14 +69,15 @@ def stage_memory(
     held = stage_chunks(model, training, parallelism)
     layers = [layer for chunk in range(chunks) for layer in held[stage, chunk]]
     parameters = sum(layer.parameters for layer in layers)
-    sharded = data_parallel_size if optimizer.use_distributed_optimizer else 1
+    replicas = data_parallel_size * parallelism.context_parallel_size
+    sharded = replicas if optimizer.use_distributed_optimizer else 1
     return StageMemory(
         weights=float(ELEMENT_BYTES * parameters),
         gradients=float(gradient_bytes_per_parameter(training) * parameters),
         optimizer=OPTIMIZER_BYTES * parameters / sharded,
         activations=_activations(model, training, parallelism, stage, in_flight),
         buffers=_buffers(model, training, parallelism, stage),
-        framework=CONTEXT_BYTES + NCCL_BYTES_PER_GROUP * _groups(parallelism, data_parallel_size),
+        framework=CONTEXT_BYTES + NCCL_BYTES_PER_GROUP * _groups(parallelism, replicas),
     )
 
 
@@ -146,7 +148,18 @@ def _buffers(
     if any(contents.loss for contents in stage_contents(model, parallelism, stage)):
         # backward of the loss, or that of the last layer, when the softmax is gone
         working = max(float(ELEMENT_BYTES * _logits(x)), working - SOFTMAX_BYTES * _logits(x))
-    return gathered + sends + working + _placeholder_bytes(x)
+    return gathered + sends + working + _context_bytes(x) + _placeholder_bytes(x)
+
+
+def _context_bytes(x: Shapes) -> float:
+    """Keys and values on their way between context-parallel ranks, in the backward, which needs
+    most: two ring buffers of them and their gradients, or all gathered with all their gradients."""
+    c = x.parallelism.context_parallel_size
+    if c == 1:
+        return 0.0
+    if x.parallelism.cp_comm_type == "all_gather":
+        return 2 * kv_bytes(x) * c
+    return 4 * kv_bytes(x) if x.parallelism.context_swap_size < c else 0.0
 
 
 def _placeholder_bytes(x: Shapes) -> float:
@@ -160,11 +173,12 @@ def _placeholder_bytes(x: Shapes) -> float:
     return float(ELEMENT_BYTES * sum(rows * columns for rows, columns in shapes))
 
 
-def _groups(parallelism: ParallelismSpec, data_parallel_size: int) -> int:
+def _groups(parallelism: ParallelismSpec, num_replicas: int) -> int:
     """Communicators that a rank takes part in, the one of all ranks included."""
     sizes = (
         parallelism.tensor_model_parallel_size,
         parallelism.pipeline_model_parallel_size,
-        data_parallel_size,
+        parallelism.context_parallel_size,
+        num_replicas,
     )
     return 1 + sum(size > 1 for size in sizes)

@@ -8,9 +8,9 @@ A layer is a `LayerWork`: what its forward, its recomputation and its backward e
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-Axis = Literal["tp", "cp", "dp", "etp", "ep", "edp", "embedding", "world"]
+Axis = Literal["tp", "cp", "cp_a2a", "cp_ring", "dp", "etp", "ep", "edp", "embedding", "world"]
 """Process groups as `workloads.layout.RankGrid` names them; `world` is all ranks."""
-CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter"]
+CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ring_hop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,8 @@ MEMORY_BOUND_KERNELS = (
 @dataclass(frozen=True, slots=True)
 class Collective:
     """A collective among the ranks of `axis`; `num_bytes` is the whole buffer as nccl-tests
-    counts it (all_gather: what each rank ends up with; reduce_scatter: what each starts with)."""
+    counts it (all_gather: what each rank ends up with; reduce_scatter and all_to_all: what each
+    starts with). `ring_hop`: every rank sends `num_bytes` to the next one of its ring."""
 
     name: str
     kind: CollectiveKind
@@ -142,7 +143,32 @@ class Overlapped:
         return sum(op.parameters for op in self.compute)
 
 
-Operation: TypeAlias = Compute | Collective | Overlapped
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Blocks of compute one after the other, each beside a hop that brings what a later one needs
+    (ring attention): block i and hop i start together, and the next ones when both have ended.
+
+    There are as many hops as blocks, or one fewer.
+    """
+
+    name: str
+    blocks: tuple[tuple[Compute, ...], ...]
+    hops: tuple[Collective, ...]
+
+    @property
+    def compute(self) -> tuple[Compute, ...]:
+        return tuple(op for block in self.blocks for op in block)
+
+    @property
+    def flops(self) -> float:
+        return sum(op.flops for op in self.compute)
+
+    @property
+    def parameters(self) -> int:
+        return 0
+
+
+Operation: TypeAlias = Compute | Collective | Overlapped | Ring
 
 
 @dataclass(frozen=True, slots=True)

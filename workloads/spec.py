@@ -131,7 +131,16 @@ class ParallelismSpec(Spec):
     pipeline_model_parallel_layout: str | None = None
     """What each chunk holds: E embedding, t layer, L loss, | between chunks, (...)*n repeats, such
     as `Ett|(ttt|)*6tL`."""
-    context_parallel_size: Annotated[int, Field(ge=1, le=1)] = 1
+    context_parallel_size: Count = 1
+    """Ranks that share each sequence; every rank holds two of 2 x this many equal parts, one from
+    either end, so that causal attention is the same work for all."""
+    cp_comm_type: Literal["p2p", "a2a", "all_gather", "a2a+p2p"] = "p2p"
+    """How attention sees the whole sequence. `p2p`: keys and values go round a ring beside the
+    blocks of attention. `a2a`: ranks swap tokens for heads and back (Ulysses). `all_gather`: keys
+    and values are gathered before it. `a2a+p2p`: a2a inside, ring between, see
+    hierarchical_context_parallel_sizes."""
+    hierarchical_context_parallel_sizes: tuple[Count, Count] | None = None
+    """Of `a2a+p2p`: neighbouring ranks that swap heads, and ranks of each ring."""
     expert_model_parallel_size: Annotated[int, Field(ge=1, le=1)] = 1
     expert_tensor_parallel_size: Count | None = None
     """Of the experts' own layout; tensor_model_parallel_size when left out."""
@@ -173,6 +182,14 @@ class ParallelismSpec(Spec):
         """GPUs that work on one replica's batch together: tensor x context x pipeline."""
         sizes = self.tensor_model_parallel_size * self.pipeline_model_parallel_size
         return sizes * self.context_parallel_size
+
+    @property
+    def context_swap_size(self) -> int:
+        """Ranks of a context-parallel group that swap tokens for heads; the others of it are
+        ring-wise."""
+        if self.cp_comm_type == "a2a+p2p" and self.hierarchical_context_parallel_sizes:
+            return self.hierarchical_context_parallel_sizes[0]
+        return self.context_parallel_size if self.cp_comm_type == "a2a" else 1
 
     @property
     def expert_tensor_size(self) -> int:

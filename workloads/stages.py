@@ -1,7 +1,7 @@
 """Which layers each model chunk of each pipeline stage holds."""
 
 from workloads.ends import embedding_layer, output_head
-from workloads.layers import ELEMENT_BYTES, transformer_layer
+from workloads.layers import Shapes, transformer_layer
 from workloads.operations import Collective, LayerWork
 from workloads.partition import partition
 from workloads.spec import ModelSpec, ParallelismSpec, TrainingSpec
@@ -43,8 +43,7 @@ def boundary_bytes(model: ModelSpec, training: TrainingSpec, parallelism: Parall
     With sequence parallelism its own tokens; with tensor parallelism alone 1/t of the activations,
     which the receiving group gathers again (scatter-gather, Narayanan 2021, section 4.1).
     """
-    tokens = training.seq_length * training.micro_batch_size
-    whole = float(tokens * model.hidden_size * ELEMENT_BYTES)
+    whole = Shapes(model, training, parallelism).stream_bytes
     return whole / parallelism.tensor_model_parallel_size
 
 

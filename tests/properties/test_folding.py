@@ -32,7 +32,7 @@ def last_ends(rank: Rank) -> dict[str, float]:
         f"{stream}: {task.name}": task.end_s
         for stream, tasks in rank.streams.items()
         for task in tasks
-        if not task.name.startswith("tp barrier")
+        if " barrier " not in task.name
     }
 
 
@@ -98,8 +98,11 @@ def runs(draw: st.DrawFn, max_gpus: int = 64) -> RunSpec:
     tp = draw(st.sampled_from([1, 2, 4, 8]))
     pp = draw(st.sampled_from([1, 2, 4]))
     vpp = draw(st.sampled_from([1, 2, 3])) if pp > 1 else 1
-    dp = draw(st.sampled_from([d for d in (1, 2, 4, 8) if tp * pp * d <= max_gpus]))
-    num_gpus = tp * pp * dp
+    cp = draw(st.sampled_from([c for c in (1, 2, 4) if tp * pp * c <= max_gpus]))
+    kinds = [k for k in ("p2p", "all_gather", "a2a", "a2a+p2p") if "a2a" not in k or tp * cp <= 8]
+    kind = draw(st.sampled_from(kinds)) if cp > 1 else "p2p"
+    dp = draw(st.sampled_from([d for d in (1, 2, 4, 8) if tp * cp * pp * d <= max_gpus]))
+    num_gpus = tp * cp * pp * dp
     per_node = draw(st.sampled_from([g for g in (1, 2, 4, 8) if g <= num_gpus and
                                      num_gpus // g <= 8]))  # fmt: skip
     cluster = draw(clusters(num_gpus // per_node, per_node))
@@ -120,7 +123,10 @@ def runs(draw: st.DrawFn, max_gpus: int = 64) -> RunSpec:
         training={"recompute_granularity": draw(st.sampled_from(["none", "selective", "full"])),
                   "seq_length": draw(st.sampled_from([128, 1024]))},
         parallelism={"sequence_parallel": sequence, "tp_comm_overlap": overlap,
-                     "pipeline_schedule": schedule, "overlap_p2p_communication": p2p},
+                     "pipeline_schedule": schedule, "overlap_p2p_communication": p2p,
+                     "context_parallel_size": cp, "cp_comm_type": kind,
+                     "hierarchical_context_parallel_sizes":
+                         (2, cp // 2) if kind == "a2a+p2p" else None},
         optimizer={"use_distributed_optimizer": distributed, "overlap_grad_reduce": overlap_reduce,
                    "overlap_param_gather": overlap_gather,
                    "ddp_bucket_size": draw(st.sampled_from([None, 300_000, 2_000_000]))},
@@ -183,6 +189,25 @@ def test_neighbours_that_are_near_and_far(
     cluster = small_cluster(num_nodes, gpus, fabric=TREE, fabric_nodes_per_unit=per_unit)
     few, _ = check_folding(small_run(cluster, tp=tp, pp=3))
     assert few == 2 * 3
+
+
+@pytest.mark.parametrize("slow_gpus", [{}, {21: 0.7}])
+@pytest.mark.parametrize("kind", ["p2p", "a2a+p2p"])
+def test_sequences_shared_between_nodes(kind: str, slow_gpus: dict[int, float]) -> None:
+    """4 nodes of 8 behind an oversubscribed tree; CP 4 of TP 2 on half a node, or of TP 4 on two
+    nodes, with a slow GPU that its ring waits for."""
+    levels = (2, 2) if kind == "a2a+p2p" else None
+    cluster = small_cluster(
+        4, fabric=FABRICS["oversubscribed tree"], node_nics_per_node=4, slow_gpus=slow_gpus
+    )
+    for tp in (2, 4):
+        run = small_run(
+            cluster, tp=tp, cp=4, pp=2, num_microbatches=3,
+            model=small_model(num_layers=2, num_attention_heads=16),
+            parallelism={"sequence_parallel": True, "cp_comm_type": kind,
+                         "hierarchical_context_parallel_sizes": levels},
+        )  # fmt: skip
+        check_folding(run)
 
 
 def test_healthy_gpus_fold_to_one_rank_per_stage() -> None:

@@ -237,3 +237,39 @@ def test_every_fabric_of_the_catalog_takes_any_size(fabric, num_nodes):
 def test_speed_of_queries_and_graph(benchmark):
     big = Topology(cluster(12288))
     benchmark(big.path, 5, 98000)
+
+
+def test_all_to_all_inside_and_between_nodes() -> None:
+    """8 members, 4 in each of 2 nodes: each sends 3/7 of its bytes over NVLink and 4/7 to the other
+    node; on rails by the NIC of the receiver, whose rail has 4 senders of 1/7 each."""
+    load = Topology(cluster(2)).all_to_all_links([0, 1, 2, 3, 8, 9, 10, 11])
+    assert load[Link("nvlink_tx", 0, 2)] == pytest.approx(3 / 7)
+    assert load[Link("nic_tx", 0, 1)] == pytest.approx(4 / 7)
+    assert load[Link("nic_rx", 1, 3)] == pytest.approx(4 / 7)
+    assert Link("nic_tx", 0, 4) not in load
+
+
+def test_all_to_all_of_few_receivers_on_rails() -> None:
+    """GPUs 0 and 1 of node 0, and 0 of node 1: both send half of their bytes to rail 0 of node 1,
+    so that node 0's NIC 0 carries a whole share; node 1's sender uses the rails of both."""
+    load = Topology(cluster(2)).all_to_all_links([0, 1, 8])
+    assert load[Link("nic_tx", 0, 0)] == pytest.approx(1.0)
+    assert Link("nic_tx", 0, 1) not in load
+    assert load[Link("nic_tx", 1, 0)] == load[Link("nic_tx", 1, 1)] == pytest.approx(0.5)
+
+
+def test_all_to_all_through_oversubscribed_spines() -> None:
+    """A tree with one node per leaf: all of a node's 16/16 x 8/15... bytes to the other leaf."""
+    tree = cluster(2, fabric="ndr-fat-tree", nodes_per_unit=1, oversubscription=4.0)
+    load = Topology(tree).all_to_all_links(range(16))
+    assert load[Link("leaf_up", 0, 0)] == pytest.approx(8 * 8 / 15)
+    assert load[Link("nic_tx", 0, 5)] == pytest.approx(8 / 15)
+
+
+def test_one_ring_loads_one_nic_per_node() -> None:
+    """0 -> 1 -> 8 -> 9 -> 0: GPU 1 and GPU 9 send between the nodes, whole."""
+    load = Topology(cluster(2)).ring_links([0, 1, 8, 9])
+    assert load[Link("nic_tx", 0, 1)] == load[Link("nic_tx", 1, 1)] == 1.0
+    assert load[Link("nic_rx", 1, 0)] == load[Link("nic_rx", 0, 0)] == 1.0
+    assert Link("nic_tx", 0, 0) not in load
+    assert load[Link("nvlink_tx", 0, 0)] == 1.0

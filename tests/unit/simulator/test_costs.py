@@ -3,7 +3,7 @@
 import pytest
 from small_runs import H100_NODE, small_cluster, small_model
 
-from hardware.collectives import GroupShape, collective_cost
+from hardware.collectives import GroupShape, collective_cost, point_to_point
 from hardware.contention import MEMORY_BOUND_SHARE, gemm_slowdown
 from hardware.kernels import kernel_model
 from simulator.costs import Costs
@@ -18,6 +18,7 @@ from workloads.operations import (
     MemoryBound,
     Operation,
     Overlapped,
+    Ring,
 )
 from workloads.spec import ParallelismSpec, TrainingSpec
 
@@ -184,12 +185,46 @@ def test_compute_beside_a_collective_of_other_links() -> None:
     costs, gpu = Costs(CLUSTER), H100_NODE.gpu
     op = Collective("dp", "all_reduce", "dp", 1e9)
     across, inside = GroupShape(2, 2, 1), GroupShape(4, 1, 4)
-    outside = costs.slowdown(costs.exchange(op, GroupPlace(across)), across, PAIR)
     cost = costs.exchange(op, GroupPlace(across))
-    assert outside == (gemm_slowdown(gpu, cost.num_channels), 0.0)
-    within = costs.slowdown(costs.exchange(op, GroupPlace(inside)), inside, PAIR)
+    outside = costs.slowdown(cost, across)
+    assert outside[:2] == (gemm_slowdown(gpu, cost.num_channels), 0.0)
+    assert 0.0 < outside.network <= 1.0
+    within = costs.slowdown(costs.exchange(op, GroupPlace(inside)), inside)
     assert 0.0 < within.link <= 1.0
-    assert costs.slowdown(cost, across, ALONE).link == 0.0
+    assert within.network == 0.0
+
+
+def ring_segment(group: GroupPlace, hop_bytes: float):  # type: ignore[no-untyped-def]
+    """Three blocks of one kernel, two hops."""
+    hop = Collective("hop", "ring_hop", "cp_ring", hop_bytes)
+    place = RankPlace((("cp_ring", group),))
+    ring = Ring("ring", ((FLASH,),) * 3, (hop, hop))
+    (segment,) = Costs(CLUSTER).segments((ring,), "backward", place)
+    return segment
+
+
+def test_short_hops_hide_behind_blocks() -> None:
+    """A block runs slower while its hop does, and the last runs alone."""
+    inside = GroupPlace(GroupShape(3, 1, 3))
+    segment, block_s = ring_segment(inside, 1e6), priced(FLASH).duration_s
+    hop = point_to_point(1e6, True, CLUSTER.node, CLUSTER.nic_rate_bytes_per_s)
+    beside_s = concurrent_s(block_s, hop.time_s, gemm_slowdown(H100_NODE.gpu, hop.num_channels))
+    assert segment.duration_s == pytest.approx(2 * beside_s + block_s)
+    assert (segment.axis, segment.traffic_bytes) == ("cp_ring", 2e6)
+    assert segment.traffic_s == pytest.approx(2 * hop.time_s)
+    assert sum(p.duration_s for p in segment.pieces) == pytest.approx(segment.duration_s)
+    assert [p.kind for p in segment.pieces] == ["attention"] * 3 + ["cp"]
+
+
+def test_long_hops_set_the_pace_of_a_ring() -> None:
+    """Between nodes, half the NIC's rate and the wire's latency: two hops and the last block."""
+    across = GroupPlace(GroupShape(3, 3, 1), 0.5, 3e-6)
+    segment, block_s = ring_segment(across, 1e9), priced(FLASH).duration_s
+    rate = CLUSTER.nic_rate_bytes_per_s / 2
+    hop_s = point_to_point(1e9, False, CLUSTER.node, rate, 3e-6).time_s
+    assert segment.duration_s == pytest.approx(2 * hop_s + block_s)
+    assert segment.link_s == 0.0
+    assert segment.network_s == pytest.approx(2 * (hop_s - block_s))
 
 
 def test_host_time_comes_from_the_profile() -> None:

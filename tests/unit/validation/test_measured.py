@@ -107,7 +107,6 @@ def test_layout_from_the_notes() -> None:
     [
         ({"task": "lora"}, "task lora"),
         ({"num_experts": "8"}, "experts"),
-        ({"context_parallel_size": "2"}, "context_parallel_size"),
         ({"precision": "fp8-delayed"}, "fp8-delayed"),
         ({"data_parallel_sharding": "3"}, "sharding 3"),
         ({"framework": "Fortran"}, "Fortran"),

@@ -58,6 +58,15 @@ def test_context_and_experts_by_hand() -> None:
     assert grid.groups("etp").tolist() == [[i] for i in range(16)]
 
 
+def test_levels_of_a_context_group() -> None:
+    """CP 4 of TP 2: pairs of neighbours swap heads, and rank i of each pair meets rank i of the
+    other in a ring."""
+    grid = RankGrid(tp=2, cp=4, etp=2, cp_a2a=2)
+    assert grid.groups("cp").tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert grid.groups("cp_a2a").tolist() == [[0, 2], [4, 6], [1, 3], [5, 7]]
+    assert grid.groups("cp_ring").tolist() == [[0, 4], [2, 6], [1, 5], [3, 7]]
+
+
 def test_experts_that_lie_as_dense_layers_do() -> None:
     alike = RankGrid(tp=2, cp=2, dp=2, pp=2, etp=2)
     assert (alike.canonical("etp"), alike.canonical("edp")) == ("tp", "dp")
