@@ -35,11 +35,12 @@ class Breakdown:
         self._step_time_s = step_time_s
         self._parts: dict[tuple[int, float, float], tuple[dict[str, float], float]] = {}
 
-    def terms_s(self, rank: Rank) -> dict[str, float]:
-        """Seconds of each term of `TERMS`, in that order, for one rank's compute stream."""
+    def terms_s(self, rank: Rank, begin_s: float = 0.0) -> dict[str, float]:
+        """Seconds of each term of `TERMS`, in that order, for one rank's compute stream from
+        `begin_s` on."""
         terms = dict.fromkeys(TERMS, 0.0)
         gradients = [task.exchange for task in rank.streams.get("dp", ()) if task.exchange]
-        now_s = 0.0
+        now_s = begin_s
         for task in rank.streams["compute"]:
             if task.start_s > now_s:
                 _add_wait(terms, task, now_s, gradients)
@@ -52,7 +53,7 @@ class Breakdown:
                 terms[_EXPOSED[task.category]] += running_s
                 terms[waiting] += (task.end_s - task.start_s) - running_s
             now_s = task.end_s
-        terms["bubble"] += self._step_time_s - now_s
+        terms["bubble"] += begin_s + self._step_time_s - now_s
         return terms
 
     def _add_compute(self, terms: dict[str, float], task: Task, speed: float) -> None:

@@ -5,7 +5,7 @@ on (data parallel, pipeline) get their latency, bytes and rate limit.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from hardware.collectives import CollectiveCost, GroupShape, collective_cost, point_to_point
 from hardware.contention import CONTENTION, MEMORY_BOUND_SHARE, gemm_slowdown
@@ -15,6 +15,7 @@ from simulator.overlap import concurrent_s, pipelined_s, ring_exchange_s
 from simulator.placement import GroupPlace, RankPlace
 from simulator.profile import Profile, Segment, Slowdown
 from simulator.trace import Category, Piece, communication_kind
+from workloads.backward import input_part, weight_part
 from workloads.operations import (
     Attention,
     Collective,
@@ -26,14 +27,13 @@ from workloads.operations import (
     Overlapped,
     Ring,
 )
+from workloads.passes import Direction
 
 USERBUFFER_SMS = 16
 """SMs of a pipelined reduce-scatter, and
 USERBUFFER_SPLITS its chunks: Transformer Engine's defaults (pytorch/module/base.py,
 initialize_ub). Its ring-exchange all-gather goes by copy engine and takes one SM."""
 USERBUFFER_SPLITS = 4
-
-Direction = Literal["forward", "backward"]
 
 
 class PricedCompute(NamedTuple):
@@ -92,8 +92,11 @@ class Costs:
     ) -> tuple[Segment, ...]:
         if direction == "forward":
             return self.segments(layer.forward, "forward", place)
+        if direction == "backward_weight":
+            return self.segments(weight_part(layer), "backward_weight", place)
         again = self.segments(layer.recompute, "recompute", place)
-        return again + self.segments(layer.backward, "backward", place)
+        rest = layer.backward if direction == "backward" else input_part(layer)
+        return again + self.segments(rest, "backward", place)
 
     def segments(
         self, operations: tuple[Operation, ...], category: Category, place: RankPlace

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from simulator.trace import RankTrace, Span, Trace
-from workloads.pipeline import Pass, pass_input
+from workloads.passes import Direction, Pass, Route, pass_input
 
 
 class Send(NamedTuple):
@@ -27,7 +27,7 @@ class Feeds:
         if span.category not in ("forward", "backward"):
             return None
         step = Pass(span.category, span.microbatch, span.chunk)
-        source = pass_input(step, receiver.stage, self.trace.num_stages, self._num_chunks)
+        source = pass_input(step, receiver.stage, self._route)
         sender = self._sender(receiver, source.stage) if source is not None else None
         if source is None or sender is None:
             return None
@@ -42,8 +42,9 @@ class Feeds:
         return ranks.get(receiver.rank % self._ranks_per_stage)
 
     @cached_property
-    def _num_chunks(self) -> int:
-        return 1 + max((s.chunk for r in self.trace.ranks for s in r.spans), default=0)
+    def _route(self) -> Route:
+        chunks = 1 + max((s.chunk for r in self.trace.ranks for s in r.spans), default=0)
+        return Route(self.trace.num_stages, chunks, self.trace.v_shaped)
 
     @cached_property
     def _ranks_per_stage(self) -> int:
@@ -66,7 +67,6 @@ def _sends(rank: RankTrace) -> dict[Pass, Span]:
     sends: dict[Pass, Span] = {}
     for span in rank.spans:
         if span.category == "pp":
-            forward = span.stream == "pp_next" or "forward" in span.name
-            direction = "forward" if forward and span.stream != "pp_prev" else "backward"
-            sends[Pass(direction, span.microbatch, span.chunk)] = span  # type: ignore[arg-type]
+            direction: Direction = "forward" if "forward" in span.name else "backward"
+            sends[Pass(direction, span.microbatch, span.chunk)] = span
     return sends

@@ -119,7 +119,7 @@ def shown_category(span: Span) -> str:
 
 
 def _compute_s(rank: RankTrace) -> float:
-    passes = ("forward", "backward")
+    passes = ("forward", "backward", "backward_weight")
     busy_s = sum(s.duration_s for s in rank.spans if s.category in passes)
     return round(busy_s, 9)  # so that equals stay equal
 

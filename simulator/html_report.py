@@ -101,7 +101,7 @@ def _gantt(trace: Trace) -> str:
     passes_s = [
         span.duration_s
         for span in trace.ranks[0].spans
-        if span.category in ("forward", "backward") and span.stream == "compute"
+        if span.category in ("forward", "backward", "backward_weight") and span.stream == "compute"
     ]
     seen_s = _CLOSE_UP_PASSES * median(passes_s) if passes_s else trace.step_time_s
     if seen_s < 0.5 * trace.step_time_s:

@@ -12,7 +12,6 @@ from simulator.trace import communication_kind
 from workloads.flops import hardware_flops, model_flops
 from workloads.graph import StepWork
 from workloads.memory import StageMemory, stage_memory
-from workloads.pipeline import peak_in_flight
 
 SECONDS_PER_HOUR = 3600.0
 TRILLION = 1e12
@@ -31,9 +30,10 @@ def summarize(
     guessed: Mapping[str, Set[str]],
 ) -> dict[str, Any]:
     """All of a result's keys but the wall time."""
-    step_s = executed.end_s
+    begins_s = _begins_s(run, program.ranks)
+    step_s = max(_end_s(rank) - begins_s[rank.rank] for rank in program.ranks)
     breakdown = Breakdown(step_s)
-    terms = {r.rank: breakdown.terms_s(r) for r in program.ranks}
+    terms = {r.rank: breakdown.terms_s(r, begins_s[r.rank]) for r in program.ranks}
     critical = max(program.ranks, key=lambda r: _busy_s(terms[r.rank]))
     memory = memory_needed(run, work)
     gpus = run.cluster.num_gpus
@@ -64,6 +64,18 @@ def summarize(
         "warnings": _warnings(guessed, memory),
     }
     return result
+
+
+def _begins_s(run: RunSpec, ranks: Sequence[Rank]) -> dict[int, float]:
+    """When each rank's step begins: for all together, unless they step without waiting for each
+    other. Then a later stage begins with its first pass, and every step after is as skewed."""
+    if not run.optimizer.enable_optimizer_post_validation:
+        return dict.fromkeys((rank.rank for rank in ranks), 0.0)
+    return {rank.rank: rank.streams["compute"][0].start_s for rank in ranks}
+
+
+def _end_s(rank: Rank) -> float:
+    return max(tasks[-1].end_s for tasks in rank.streams.values())
 
 
 def _busy_s(terms: Mapping[str, float]) -> float:
@@ -149,7 +161,7 @@ def memory_needed(run: RunSpec, work: StepWork) -> dict[str, Any]:
     per_stage: list[StageMemory] = [
         stage_memory(
             run.model, run.training, run.parallelism, run.optimizer, run.data_parallel_size,
-            stage, peak_in_flight(stage_work.order),
+            stage, stage_work.order,
         )
         for stage, stage_work in enumerate(work.stages)
     ]  # fmt: skip

@@ -12,6 +12,7 @@ BUBBLE = "#ebebeb"
 _RAMPS = {
     "forward": ("#003655", "#3a8cc4"),  # around Okabe-Ito blue #0072B2
     "backward": ("#e39400", "#ffd890"),  # around Okabe-Ito orange #E69F00
+    "backward_weight": ("#5824fa", "#9f82fc"),  # violet
     "recompute": ("#963c00", "#d4702c"),  # around Okabe-Ito vermillion #D55E00
 }
 """From the first chunk (or kind of kernel) to the last, dark to light."""
@@ -37,7 +38,8 @@ _FLAT = {
     "overhead": Style("#666666", "host time", "xxxx"),
 }
 CATEGORIES = (
-    "forward", "backward", "recompute", "tp", "cp", "ep", "pp", "dp", "optimizer", "overhead",
+    "forward", "backward", "backward_weight", "recompute", "tp", "cp", "ep", "pp", "dp",
+    "optimizer", "overhead",
 )  # fmt: skip
 """In the order in which legends list them."""
 

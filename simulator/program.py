@@ -7,6 +7,7 @@ exchange has one member per class of the ranks that take part in it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 from hardware.collectives import CollectiveCost
@@ -18,7 +19,7 @@ from simulator.profile import QUIET, Profile, Segment, Slowdown
 from simulator.trace import Category, communication_kind
 from workloads.graph import StageWork, StepWork
 from workloads.operations import Collective, CollectiveKind, Operation
-from workloads.pipeline import Pass, pass_input
+from workloads.passes import Pass, Route, pass_input
 
 MAX_TASKS = 20_000_000
 """What fits in memory: about 0.3 kB each."""
@@ -64,6 +65,8 @@ class _Builder:
     exchanges: dict[tuple[object, ...], Exchange] = field(default_factory=dict)
     first_of: dict[tuple[int, Pass], Task] = field(default_factory=dict)
     output_of: dict[tuple[int, Pass], Task] = field(default_factory=dict)
+    joined: dict[tuple[int, Pass], Pass] = field(default_factory=dict)
+    """Class and backward -> the forward that begins with it."""
 
     def rank(self, c: int) -> Rank:
         """Streams of class c's representative."""
@@ -71,18 +74,28 @@ class _Builder:
 
     def tie(self, ranks: Sequence[Rank]) -> None:
         """Give each pass the transfer that brings its input."""
-        parallel = self.work.parallelism
-        chunks = parallel.virtual_pipeline_model_parallel_size
         for (c, step), task in self.first_of.items():
             stage = self.folded.stage(c)
-            source = pass_input(step, stage, parallel.pipeline_model_parallel_size, chunks)
-            if source is not None:
-                forward = step.direction == "forward"
-                feeder = self.folded.previous(c) if forward else self.folded.next(c)
+            source = pass_input(step, stage, self.route)
+            if source is not None and source.stage != stage:
+                from_before = self.goes_next(source.source)
+                feeder = self.folded.previous(c) if from_before else self.folded.next(c)
                 transfer = self.output_of[feeder, source.source]
                 task.needs = (transfer, *task.needs)
+                if (c, step) in self.joined:
+                    begins = self.first_of[c, self.joined[c, step]]
+                    begins.needs = (transfer, *begins.needs)
                 assert transfer.exchange is not None
                 transfer.exchange.receivers.append(ranks[c])
+
+    @cached_property
+    def route(self) -> Route:
+        """Of microbatches over the stages."""
+        return Route.of(self.work.parallelism)
+
+    def goes_next(self, step: Pass) -> bool:
+        """Whether a pass's output goes to the stage behind (the first behind the last)."""
+        return (step.direction == "forward") != self.route.goes_back(step.chunk)
 
     def exchange(self, key: tuple[object, ...], make: "_Maker") -> Exchange:
         """The exchange of this key, made when its first member asks for it."""
@@ -141,12 +154,21 @@ class _RankBuilder:
     def build(self) -> Rank:
         if self.dp_size > 1 and self.optimizer.overlap_param_gather:
             self._gather_ahead()
-        final = {step.chunk: step for step in self.work.order if step.direction == "backward"}
+        final = {step.chunk: step for step in self.work.order if step.completes_gradients}
+        joined: Pass | None = None
         for step in self.work.order:
             if step.direction == "forward":
                 self._forward(step, first=step.microbatch == 0)
             else:
                 self._backward(step, last=step == final[step.chunk])
+            if step in self.work.joined:
+                joined = step
+                continue
+            if joined is not None:
+                self.b.joined[self.c, step] = joined
+                self._send(joined)
+                joined = None
+            self._send(step)
         self._finish()
         streams = {"compute": self.compute, **self.sends, "dp": self.dp}
         rank = Rank(self.folded.representative(self.c), self.stage, self.folded.count(self.c))
@@ -200,7 +222,7 @@ class _RankBuilder:
         closing: dict[int, list[int]],
     ) -> None:
         """Append a pass, cut where it waits for a gather, completes a bucket or meets a group that
-        communicates inside it, and send its output on."""
+        communicates inside it."""
         barriers = self._barriers(profile) if self.mixed else {}
         cuts = sorted({0, len(profile.segments), *needs, *closing, *barriers})
         begin = len(self.compute)
@@ -211,14 +233,13 @@ class _RankBuilder:
                 self._reduce(step.chunk, bucket, self.compute[-1])
         self._meet(step, cuts[-1], barriers)
         self.b.first_of[self.c, step] = self.compute[begin]
-        self._send(step)
 
     def _compute_part(
         self, step: Pass, profile: Profile, low: int, high: int, needs: tuple[Task, ...]
     ) -> None:
         self.compute.append(
             Task(
-                _title(step), step.direction, needs, profile, profile.bounds_s[low],
+                _title(step), _CATEGORIES[step.direction], needs, profile, profile.bounds_s[low],
                 profile.bounds_s[high], None, step.microbatch, step.chunk,
             )
         )  # fmt: skip
@@ -248,22 +269,21 @@ class _RankBuilder:
     def _send(self, step: Pass) -> None:
         """Send a pass's output to the stage that needs it, beside compute or before going on."""
         forward = step.direction == "forward"
-        ends = self.stage == (self.parallel.pipeline_model_parallel_size - 1 if forward else 0)
-        final_chunk = len(self.work.chunks) - 1 if forward else 0
-        done = self.compute[-1]
-        if ends and step.chunk == final_chunk:
+        target = self.b.route.neighbour((self.stage, step.chunk), forward)
+        if step.direction == "backward_weight" or target is None or target[0] == self.stage:
             return
-        cost, links = self.transfers[forward]
+        done, output, goes_next = self.compute[-1], step.output, self.b.goes_next(step)
+        cost, links = self.transfers[goes_next]
         exchange = self.b.exchange(
-            ("pp", self.c, step),
-            _Maker(f"send {_title(step)}", 1, cost, links, self.transfer_slowdown),
+            ("pp", self.c, output),
+            _Maker(f"send {_title(output)}", 1, cost, links, self.transfer_slowdown),
         )
         stream = self.compute
         needs: tuple[Task, ...] = ()
         if self.parallel.overlap_p2p_communication:
-            stream, needs = self.sends["pp_next" if forward else "pp_prev"], (done,)
-        self._join(stream, exchange.name, "pp", exchange, needs, step)
-        self.b.output_of[self.c, step] = stream[-1]
+            stream, needs = self.sends["pp_next" if goes_next else "pp_prev"], (done,)
+        self._join(stream, exchange.name, "pp", exchange, needs, output)
+        self.b.output_of[self.c, output] = stream[-1]
 
     def _gather_ahead(self) -> None:
         """Queue the parameter all-gathers, in the order in which forward first reads them."""
@@ -373,8 +393,14 @@ class _RankBuilder:
         self.compute.append(Task(name, "optimizer", needs, profile, 0.0, profile.duration_s))
 
 
+_CATEGORIES: dict[str, Category] = {
+    "forward": "forward", "backward": "backward", "backward_input": "backward",
+    "backward_weight": "backward_weight",
+}  # fmt: skip
+
+
 def _title(step: Pass) -> str:
-    return f"{step.direction} {step.microbatch}.{step.chunk}"
+    return f"{step.direction.replace('_', ' ')} {step.microbatch}.{step.chunk}"
 
 
 def _reaches(cumulative: Sequence[int], value: int) -> int:

@@ -30,7 +30,8 @@ class Result:
     @cached_property
     def trace(self) -> Trace:
         """What happened when, for charts and exports."""
-        return build_trace(self.run.name, self.program, self.executed)
+        v_shaped = self.run.parallelism.v_shaped
+        return build_trace(self.run.name, self.program, self.executed, v_shaped)
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain data: SI units, floats."""
@@ -47,7 +48,7 @@ def simulate(run: RunSpec, fold: bool = True) -> Result:
         run.model, run.training, run.parallelism, run.optimizer, run.data_parallel_size
     )
     grid = RankGrid.of(run.parallelism, run.cluster.num_gpus)
-    wraps = run.parallelism.virtual_pipeline_model_parallel_size > 1
+    wraps = run.parallelism.wraps
     cluster = run.cluster.calibrated()
     folded = FoldedRanks(cluster, grid, wraps=wraps, folded=fold)
     costs = Costs(cluster)

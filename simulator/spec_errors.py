@@ -19,7 +19,6 @@ from simulator.yaml_lines import Located
 Schema = Mapping[str, Any]
 
 NOT_YET_VALUES: Mapping[tuple[str, str], tuple[str, ...]] = {
-    ("parallelism", "pipeline_schedule"): ("zb_h1", "zb_v", "dualpipe_v"),
     ("training", "precision"): ("fp8",),
 }
 """Values of the run file's contract that are not built yet."""

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Category: TypeAlias = Literal[
-    "forward", "backward", "recompute", "optimizer", "tp", "cp", "ep", "pp", "dp", "overhead"
-]
-"""`forward` and `backward` passes and `optimizer` kernels are compute; `tp`, `cp`, `ep`, `pp`, `dp`
-are communication of that kind; `recompute` occurs in pieces only; `overhead` is host time."""
+    "forward", "backward", "backward_weight", "recompute", "optimizer",
+    "tp", "cp", "ep", "pp", "dp", "overhead",
+]  # fmt: skip
+"""`forward`, `backward` (where it is split, its input's part) and `backward_weight` passes and
+`optimizer` kernels are compute; `tp`, `cp`, `ep`, `pp`, `dp` are communication of that kind;
+`recompute` occurs in pieces only; `overhead` is host time."""
 
 _KINDS: dict[str, Category] = {
     "tp": "tp", "etp": "tp", "cp": "cp", "cp_a2a": "cp", "cp_ring": "cp", "ep": "ep",
@@ -80,3 +82,5 @@ class Trace:
     num_stages: int
     ranks: tuple[RankTrace, ...]
     """At least one per stage, ordered by stage, then rank."""
+    v_shaped: bool = False
+    """Whether odd chunks go back from the last stage to the first."""

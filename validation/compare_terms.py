@@ -91,7 +91,7 @@ def _stream_s(rank: RankTrace, category: str) -> float:
 
 
 def _until_last_pass_s(rank: RankTrace) -> float:
-    passes = [s for s in rank.spans if s.category in ("forward", "backward")]
+    passes = [s for s in rank.spans if s.category in ("forward", "backward", "backward_weight")]
     return max(s.end_s for s in passes) - min(s.start_s for s in passes)
 
 

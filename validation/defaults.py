@@ -46,7 +46,8 @@ class Software:
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     overlap_p2p_communication: bool | None = None
-    """None: in the interleaved schedule only."""
+    """None: as the schedule has it by default."""
+    enable_optimizer_post_validation: bool = False
     accumulate_allreduce_grads_in_fp32: bool = True
     gradient_accumulation_fusion: bool = True
     async_tensor_model_parallel_allreduce: bool = True
@@ -99,6 +100,15 @@ MEGATRON_2022 = replace(
     async_tensor_model_parallel_allreduce=True,
 )
 
+ZERO_BUBBLE_FORK = replace(
+    MEGATRON_2022,
+    name="Megatron-LM, 2023 (zero bubble fork)",
+    source="sail-sg/zero-bubble-pipeline-parallelism, a fork of Megatron-LM of 2023; Qi et al. "
+    "(arXiv 2401.10241), section 5: no data or tensor parallelism, first and last stage have one "
+    "layer fewer; section 4: post-validation of its own schedules",
+    pipeline_split="embedding_and_loss",
+)
+
 MEGATRON_DEEPSPEED = replace(
     MEGATRON_2021,
     name="Megatron-DeepSpeed",
@@ -129,20 +139,15 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
             gpt_dropout=0.0,
         ),
     ),
+    (r"Megatron-LM fork, schedule (1F1B-I|1F1B)$", ZERO_BUBBLE_FORK),
     (
-        r"Megatron-LM fork, schedule (1F1B-I|1F1B)$",
+        r"Megatron-LM fork, schedule ZB-[12]p$",
         replace(
-            MEGATRON_2022,
-            name="Megatron-LM, 2023 (zero bubble fork)",
-            source="sail-sg/zero-bubble-pipeline-parallelism, a fork of Megatron-LM of 2023; Qi "
-            "et al. (arXiv 2401.10241), section 5: no data or tensor parallelism, first and last "
-            "stage have one layer fewer",
-            pipeline_split="embedding_and_loss",
+            ZERO_BUBBLE_FORK,
+            name="zero-bubble schedules of that fork",
+            overlap_p2p_communication=None,
+            enable_optimizer_post_validation=True,
         ),
-    ),
-    (
-        r"Megatron-LM fork, schedule",
-        Software("zero bubble fork", "", unsupported="zero-bubble schedules are not built yet"),
     ),
     (
         r"Megatron-DeepSpeed, flash-attn v2",

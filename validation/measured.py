@@ -170,9 +170,20 @@ def _check_supported(row: Row) -> None:
     blank = [key for key in needed if not row[key]]
     if blank:
         raise NotModelledError(f"the source does not print {', '.join(blank)}")
-    schedule = re.search(r"schedule (\S+)", row["framework"])
-    if schedule and schedule[1] not in ("1F1B", "1F1B-I"):
-        raise NotModelledError(f"schedule {schedule[1]} is not built yet")
+    schedule = _schedule_name(row)
+    if schedule is not None and schedule not in _SCHEDULES:
+        raise NotModelledError(f"schedule {schedule} is not built yet")
+
+
+_SCHEDULES = {"1F1B": None, "1F1B-I": None, "ZB-1p": "zb_h1", "ZB-2p": "zb_h2"}
+"""Schedule that a source names -> the run file's, None for the default. ZB-1p and ZB-2p are found
+by a search within the memory of ZB-H1 and of ZB-H2, which they equal when F = B = W (Qi 2023,
+section 3)."""
+
+
+def _schedule_name(row: Row) -> str | None:
+    named = re.search(r"schedule (\S+)", row["framework"])
+    return None if named is None else named[1]
 
 
 _SHARDING = {"": False, "0": False, "1": True, "zero1": True, "dist-opt": True}
@@ -325,7 +336,8 @@ def _parallelism(
     sequence = _or(_flag(row, "sequence_parallel"), software.sequence_parallel) and tp > 1
     tp_overlap = _or(_flag(row, "tp_comm_overlap"), software.tp_comm_overlap) and sequence
     overlap_p2p = software.overlap_p2p_communication
-    if chunks == 1 or "no-overlap-p2p-communication" in arguments:
+    schedule = _SCHEDULES[_schedule_name(row) or "1F1B"]
+    if (chunks == 1 and schedule is None) or "no-overlap-p2p-communication" in arguments:
         overlap_p2p = False
     split = split_by_arguments(arguments)
     if not split:
@@ -335,6 +347,7 @@ def _parallelism(
         pipeline_model_parallel_size=settings["pp"],
         virtual_pipeline_model_parallel_size=chunks,
         context_parallel_size=_integer(row, "context_parallel_size") or 1,
+        pipeline_schedule=schedule,
         sequence_parallel=sequence,
         tp_comm_overlap=tp_overlap,
         overlap_p2p_communication=overlap_p2p,
@@ -351,6 +364,7 @@ def _optimizer(row: Row, software: Software) -> OptimizerSpec:
         use_distributed_optimizer=sharded,
         overlap_grad_reduce=reduce,
         overlap_param_gather=sharded and reduce and gather,
+        enable_optimizer_post_validation=software.enable_optimizer_post_validation,
     )
 
 

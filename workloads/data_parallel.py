@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workloads.operations import Collective, LayerWork, MemoryBound, Operation
+from workloads.operations import Axis, Collective, LayerWork, MemoryBound, Operation
 from workloads.partition import shares_embedding, stage_contents
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
 
@@ -107,12 +107,12 @@ def optimizer_operations(
     if training.precision == "fp16":
         operations += [
             MemoryBound("unscale and check gradients", "elementwise", 2.0 * MASTER_BYTES * shard),
-            Collective("gradient overflow", "all_reduce", "world", float(SCALAR_BYTES)),
+            *_agree("gradient overflow", optimizer),
         ]
     if optimizer.clip_grad > 0:
         operations += [
             MemoryBound("gradient norm", "grad_norm", float(MASTER_BYTES * shard)),
-            Collective("gradient norm", "all_reduce", "world", float(SCALAR_BYTES)),
+            *_agree("gradient norm", optimizer),
             MemoryBound("clip gradients", "elementwise", 2.0 * MASTER_BYTES * shard),
         ]
     return (
@@ -120,6 +120,15 @@ def optimizer_operations(
         MemoryBound("adam", "adam", float(ADAM_BYTES * shard)),
         MemoryBound("weights from master", "elementwise", float(MODEL_COPY_BYTES * shard)),
     )
+
+
+def _agree(name: str, optimizer: OptimizerSpec) -> tuple[Collective, ...]:
+    """One number of all ranks; with post-validation of those of this stage only: what other stages
+    say is checked later, from what comes with their activations."""
+    axes: tuple[Axis, ...] = ("world",)
+    if optimizer.enable_optimizer_post_validation:
+        axes = ("tp", "dp")
+    return tuple(Collective(name, "all_reduce", axis, float(SCALAR_BYTES)) for axis in axes)
 
 
 def _shared_gradients(

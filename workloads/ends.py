@@ -58,15 +58,19 @@ def embedding_layer(
         backward.append(Collective("word embedding gradient", "all_gather", "tp", x.stream_bytes))
     if positions:
         backward.append(
-            MemoryBound("position embedding gradient", "elementwise", x.stream_bytes, positions)
+            MemoryBound(
+                "position embedding gradient", "elementwise", x.stream_bytes, positions, True
+            )
         )
     table_bytes = words * ELEMENT_BYTES
     main_bytes = 4 if training.accumulate_allreduce_grads_in_fp32 else 2
     backward += [
-        MemoryBound("word embedding gradient", "embedding_bwd", x.stream_bytes + table_bytes),
+        MemoryBound(
+            "word embedding gradient", "embedding_bwd", x.stream_bytes + table_bytes, 0, True
+        ),
         MemoryBound(
             "word embedding gradient", "elementwise", float(table_bytes + 2 * main_bytes * words),
-            words,
+            words, True,
         ),
     ]  # fmt: skip
     return LayerWork("embedding", tuple(forward), tuple(backward), (), words + positions)

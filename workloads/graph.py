@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from workloads.backward import pass_operations
 from workloads.data_parallel import (
     default_bucket_size,
     gradient_buckets,
@@ -17,7 +18,8 @@ from workloads.data_parallel import (
     parameter_bytes_per_parameter,
 )
 from workloads.operations import LayerWork, Operation
-from workloads.pipeline import SCHEDULES, Order, Pass, pass_input
+from workloads.passes import Order, Pass, PassInput, Route, pass_input
+from workloads.pipeline import SCHEDULES, joined_forwards
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
 from workloads.stages import boundary_bytes, stage_chunks
 
@@ -37,6 +39,8 @@ class StageWork:
     """Per chunk: parameters of each gradient bucket, in the order in which backward fills them."""
     finish: tuple[Operation, ...]
     """After the gradients are reduced: norm, clipping, optimizer."""
+    joined: frozenset[Pass] = frozenset()
+    """Forwards of `order` that run interleaved with the backward behind them."""
 
     @property
     def parameters(self) -> int:
@@ -73,8 +77,8 @@ def build_work(
     num_microbatches = training.global_batch_size // (
         training.micro_batch_size * data_parallel_size
     )
-    assert parallelism.pipeline_schedule is not None
-    schedule = SCHEDULES[parallelism.pipeline_schedule]
+    name = parallelism.pipeline_schedule
+    assert name is not None
     layers = stage_chunks(model, training, parallelism)
     replicas = data_parallel_size * parallelism.context_parallel_size
     size = optimizer.ddp_bucket_size or default_bucket_size(replicas)
@@ -82,10 +86,11 @@ def build_work(
     for stage in range(num_stages):
         chunks = tuple(layers[stage, chunk] for chunk in range(num_chunks))
         parameters = sum(layer.parameters for chunk in chunks for layer in chunk)
+        order = SCHEDULES[name](stage, num_stages, num_microbatches, num_chunks)
         stages.append(
             StageWork(
                 chunks,
-                schedule(stage, num_stages, num_microbatches, num_chunks),
+                order,
                 tuple(
                     _bucket_sizes(held, size if is_bucketed(optimizer, stage, chunk) else None)
                     for chunk, held in enumerate(chunks)
@@ -93,6 +98,7 @@ def build_work(
                 optimizer_operations(
                     model, training, parallelism, optimizer, replicas, stage, parameters
                 ),
+                joined_forwards(name, order, stage, num_stages),
             )
         )
     return StepWork(
@@ -108,16 +114,24 @@ def pass_graph(work: StepWork) -> "nx.DiGraph":
     import networkx as nx
 
     graph = nx.DiGraph()
-    num_chunks = work.parallelism.virtual_pipeline_model_parallel_size
+    route = Route.of(work.parallelism)
+    named = {
+        PassInput(s, step.output): step
+        for s, stage in enumerate(work.stages)
+        for step in stage.order
+    }
     for s, stage in enumerate(work.stages):
         for step in stage.order:
             graph.add_node((s, step), flops=_pass_flops(stage, step))
         for before, after in pairwise(stage.order):
             graph.add_edge((s, before), (s, after), kind="order")
         for step in stage.order:
-            source = pass_input(step, s, len(work.stages), num_chunks)
+            source = pass_input(step, s, route)
             if source is not None:
-                graph.add_edge(tuple(source), (s, step), kind="data", bytes=work.boundary_bytes)
+                graph.add_edge(
+                    (source.stage, named[source]), (s, step), kind="data",
+                    bytes=work.boundary_bytes if source.stage != s else 0.0,
+                )  # fmt: skip
     return graph
 
 
@@ -144,6 +158,4 @@ def _bucket_sizes(layers: tuple[LayerWork, ...], bucket_size: int | None) -> tup
 
 def _pass_flops(stage: StageWork, step: Pass) -> float:
     layers = stage.chunks[step.chunk]
-    if step.direction == "forward":
-        return sum(op.flops for layer in layers for op in layer.forward)
-    return sum(op.flops for layer in layers for op in (*layer.recompute, *layer.backward))
+    return sum(op.flops for layer in layers for op in pass_operations(layer, step.direction))

@@ -230,7 +230,7 @@ def _wgrad(
         return (gemm,)
     per_weight = ELEMENT_BYTES + 2 * (4 if in_fp32 else ELEMENT_BYTES)
     added = float(per_weight * rows * columns)
-    return gemm, MemoryBound(f"{name} wgrad add", "elementwise", added, weights)
+    return gemm, MemoryBound(f"{name} wgrad add", "elementwise", added, weights, True)
 
 
 def _has_bias(x: Shapes, bias: bool | None) -> int:

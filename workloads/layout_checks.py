@@ -25,6 +25,7 @@ def check_layout(
         *_batch(parallelism, training, num_gpus),
         *_recompute(model, parallelism, training),
         *_optimizer(optimizer),
+        *_post_validation(optimizer, parallelism),
     ]
 
 
@@ -123,7 +124,10 @@ def _pipeline(model: ModelSpec, parallelism: ParallelismSpec) -> Iterator[Proble
     yield from partition_problems(model, parallelism)
     if chunks > 1 and pp == 1:
         yield key, f"{chunks} chunks need pipeline_model_parallel_size above 1"
-    if chunks > 1 and schedule != "interleaved_1f1b":
+    if parallelism.v_shaped and chunks != 2:
+        yield key, f"'{schedule}' runs two chunks per stage, not {chunks}"
+    several = schedule == "interleaved_1f1b" or parallelism.v_shaped
+    if chunks > 1 and not several:
         yield (
             "parallelism.pipeline_schedule",
             f"'{schedule}' runs one chunk per stage, not {chunks}; choose interleaved_1f1b",
@@ -168,6 +172,12 @@ def _batch(
             f"gives {microbatches} microbatches, which interleaved_1f1b needs to be a multiple of "
             f"pipeline_model_parallel_size ({pp})",
         )
+    if parallelism.pipeline_schedule == "dualpipe_v" and microbatches < 2 * pp:
+        yield (
+            "training.global_batch_size",
+            f"gives {microbatches} microbatches; dualpipe_v needs twice "
+            f"pipeline_model_parallel_size ({pp}) at least",
+        )
 
 
 def _named_product(parallelism: ParallelismSpec) -> str:
@@ -194,3 +204,13 @@ def _optimizer(optimizer: OptimizerSpec) -> Iterator[Problem]:
         yield key, "needs use_distributed_optimizer: true"
     if optimizer.overlap_param_gather and not optimizer.overlap_grad_reduce:
         yield key, "needs overlap_grad_reduce: true"
+
+
+def _post_validation(optimizer: OptimizerSpec, parallelism: ParallelismSpec) -> Iterator[Problem]:
+    if not optimizer.enable_optimizer_post_validation:
+        return
+    key = "optimizer.enable_optimizer_post_validation"
+    if parallelism.pipeline_model_parallel_size == 1:
+        yield key, "needs pipeline_model_parallel_size above 1"
+    if optimizer.overlap_param_gather:
+        yield key, "needs overlap_param_gather: false; weights must be there when a step is undone"

@@ -5,13 +5,14 @@ tensor so that grouped queries, gated MLPs and fused attention come out too. Sha
 `workloads.layers`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from workloads.attention import kv_bytes
 from workloads.data_parallel import gradient_bytes_per_parameter
 from workloads.layers import ELEMENT_BYTES, MASK_BYTES, Shapes
 from workloads.partition import stage_contents
+from workloads.passes import Order
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
 from workloads.stages import recomputed_layers, stage_chunks
 
@@ -62,9 +63,9 @@ def stage_memory(
     optimizer: OptimizerSpec,
     data_parallel_size: int,
     stage: int,
-    in_flight: Mapping[int, int],
+    order: Order,
 ) -> StageMemory:
-    """Peak of a rank of `stage` whose schedule holds `in_flight[chunk]` microbatches at most."""
+    """Peak of a rank of `stage` that runs its passes in this order."""
     chunks = parallelism.virtual_pipeline_model_parallel_size
     held = stage_chunks(model, training, parallelism)
     layers = [layer for chunk in range(chunks) for layer in held[stage, chunk]]
@@ -75,7 +76,7 @@ def stage_memory(
         weights=float(ELEMENT_BYTES * parameters),
         gradients=float(gradient_bytes_per_parameter(training) * parameters),
         optimizer=OPTIMIZER_BYTES * parameters / sharded,
-        activations=_activations(model, training, parallelism, stage, in_flight),
+        activations=_activations(model, training, parallelism, stage, order),
         buffers=_buffers(model, training, parallelism, stage),
         framework=CONTEXT_BYTES + NCCL_BYTES_PER_GROUP * _groups(parallelism, replicas),
     )
@@ -108,29 +109,63 @@ def _core_bytes(x: Shapes) -> float:
     return float(scores * (ELEMENT_BYTES + drop * (MASK_BYTES + ELEMENT_BYTES)))
 
 
+def weight_gradient_bytes(x: Shapes) -> float:
+    """What one transformer layer keeps of one microbatch between the two parts of its backward:
+    inputs and output gradients of its four products (Qi 2023, table 1: 32 s b h)."""
+    column = x.tokens * (x.qkv_width + x.fc1_width) * ELEMENT_BYTES + 2 * x.norm_bytes
+    row = x.tokens * (x.core_width + x.ffn) * ELEMENT_BYTES + 2 * x.norm_bytes
+    return column + row
+
+
+def peak_held(order: Order, kept: Sequence[float], waiting: Sequence[float]) -> float:
+    """The most that is held at once over an order of passes.
+
+    Of each chunk, `kept` per microbatch from its forward to its backward, `waiting` from its input
+    gradient to its weight gradient.
+    """
+    now = peak = 0.0
+    for step in order:
+        if step.direction == "forward":
+            now += kept[step.chunk]
+        elif step.direction == "backward":
+            now -= kept[step.chunk]
+        elif step.direction == "backward_input":
+            now += waiting[step.chunk] - kept[step.chunk]
+        else:
+            now -= waiting[step.chunk]
+        peak = max(peak, now)
+    return peak
+
+
 def _activations(
     model: ModelSpec,
     training: TrainingSpec,
     parallelism: ParallelismSpec,
     stage: int,
-    in_flight: Mapping[int, int],
+    order: Order,
 ) -> float:
     x = Shapes(model, training, parallelism)
-    kept = layer_activation_bytes(model, training, parallelism, recomputed=False)
+    layer = layer_activation_bytes(model, training, parallelism, recomputed=False)
     checkpoint = layer_activation_bytes(model, training, parallelism, recomputed=True)
     group = training.recompute_num_layers if training.recompute_method == "uniform" else 1
-    total, again_at_once = 0.0, 0
-    for chunk, contents in enumerate(stage_contents(model, parallelism, stage)):
-        microbatches, layers = in_flight.get(chunk, 0), len(contents.layers)
+    kept, waiting, again_at_once = [], [], 0
+    for contents in stage_contents(model, parallelism, stage):
+        layers = len(contents.layers)
         again = recomputed_layers(training, layers)
         again_at_once = max(again_at_once, min(group, again))
-        total += microbatches * (-(-again // group) * checkpoint + (layers - again) * kept)
+        held = -(-again // group) * checkpoint + (layers - again) * layer
+        left = layers * weight_gradient_bytes(x)
         if contents.embedding and model.hidden_dropout:
-            total += microbatches * x.norm_tokens * x.h * MASK_BYTES
+            held += x.norm_tokens * x.h * MASK_BYTES
+        if contents.embedding:
+            left += x.norm_bytes  # the gradient of what was looked up
         if contents.loss:
-            # final norm's and logits' inputs, and the loss
-            total += microbatches * (2 * x.norm_bytes + SOFTMAX_BYTES * _logits(x))
-    return total + again_at_once * kept
+            # final norm's and logits' inputs, and the loss; the input and gradient of the logits
+            held += 2 * x.norm_bytes + SOFTMAX_BYTES * _logits(x)
+            left += x.norm_bytes + ELEMENT_BYTES * _logits(x)
+        kept.append(held)
+        waiting.append(left)
+    return peak_held(order, kept, waiting) + again_at_once * layer
 
 
 def _logits(x: Shapes) -> int:

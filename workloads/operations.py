@@ -77,6 +77,8 @@ class MemoryBound:
     num_bytes: float
     """Ideal traffic: each input read once, each output written once."""
     parameters: int = 0
+    weight_gradient: bool = False
+    """Part of the gradient of weights: what comes before it in the model does not wait for it."""
 
     @property
     def flops(self) -> float:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import accumulate
 
 from workloads.layout_string import EMBEDDING, LAYER, LOSS, chunks_of_layout
+from workloads.passes import Route
 from workloads.spec import ModelSpec, ParallelismSpec
 
 Problem = tuple[str, str]
@@ -33,18 +34,10 @@ Partition = dict[tuple[int, int], ChunkContents]
 """(stage, chunk) -> contents."""
 
 
-def model_order(num_stages: int, num_chunks: int) -> list[tuple[int, int]]:
-    """(stage, chunk) in the order in which a microbatch's forward passes them."""
-    return [(stage, chunk) for chunk in range(num_chunks) for stage in range(num_stages)]
-
-
 @lru_cache
 def partition(model: ModelSpec, parallelism: ParallelismSpec) -> Partition:
     """Contents of every chunk of a checked layout."""
-    order = model_order(
-        parallelism.pipeline_model_parallel_size,
-        parallelism.virtual_pipeline_model_parallel_size,
-    )
+    order = Route.of(parallelism).places
     counts = _layer_counts(model, parallelism)
     ends = list(accumulate(counts))
     return {
@@ -80,7 +73,7 @@ def _layer_counts(model: ModelSpec, parallelism: ParallelismSpec) -> list[int]:
         return [chunk.count(LAYER) for chunk in letters]
     if _ends_given(parallelism):
         per_stage = _stage_counts(model, parallelism)
-        return [per_stage[stage] // chunks for stage, _ in model_order(stages, chunks)]
+        return [per_stage[stage] // chunks for stage, _ in Route.of(parallelism).places]
     embedding = parallelism.account_for_embedding_in_pipeline_split
     loss = parallelism.account_for_loss_in_pipeline_split
     counts = [(model.num_layers + embedding + loss) // (stages * chunks)] * (stages * chunks)

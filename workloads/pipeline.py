@@ -1,26 +1,17 @@
 """The order in which a pipeline stage runs its passes.
 
 A schedule is a function from (stage, num_stages, num_microbatches, num_chunks) to the order of
-that stage's forward and backward passes; `SCHEDULES` names them as the run file does. Orders only:
-when a pass can start is decided by what it needs (`pass_input`), and the bubble by the event loop.
+that stage's passes; `SCHEDULES` names them as the run file does. Orders only: when a pass can start
+is decided by what it needs (`passes.pass_input`), and the bubble by the event loop.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TypeAlias
 
-Direction: TypeAlias = Literal["forward", "backward"]
+from workloads.passes import Order, Pass
+from workloads.zero_bubble import dualpipe_v, zb_h1, zb_h2, zb_v
 
-
-class Pass(NamedTuple):
-    """One microbatch through one model chunk of a stage, one way."""
-
-    direction: Direction
-    microbatch: int
-    chunk: int = 0
-
-
-Order: TypeAlias = tuple[Pass, ...]
 Schedule: TypeAlias = Callable[[int, int, int, int], Order]
 
 
@@ -75,45 +66,24 @@ SCHEDULES: dict[str, Schedule] = {
     "gpipe": gpipe,
     "1f1b": one_forward_one_backward,
     "interleaved_1f1b": interleaved_1f1b,
+    "zb_h1": zb_h1,
+    "zb_h2": zb_h2,
+    "zb_v": zb_v,
+    "dualpipe_v": dualpipe_v,
 }
 
 
-class PassInput(NamedTuple):
-    """Where a pass's input comes from: the same pass of another stage."""
+def joined_forwards(schedule: str, order: Order, stage: int, num_stages: int) -> frozenset[Pass]:
+    """Forwards that run interleaved with the backward behind them: both begin when both inputs are
+    there, both outputs leave at the end.
 
-    stage: int
-    source: Pass
-
-
-def pass_input(step: Pass, stage: int, num_stages: int, num_chunks: int) -> PassInput | None:
-    """The pass whose output this one takes in, or None at the ends of the model.
-
-    Chunk c of the last stage feeds chunk c + 1 of the first one. The backward of the very last
-    chunk starts from its own forward, which the order puts before it.
+    DualPipeV's pairs; its last stage leaves the first one apart (dualpipe/dualpipev.py, step 4).
     """
-    last = num_stages - 1
-    if step.direction == "forward":
-        if stage > 0:
-            return PassInput(stage - 1, step)
-        return PassInput(last, step._replace(chunk=step.chunk - 1)) if step.chunk > 0 else None
-    if stage < last:
-        return PassInput(stage + 1, step)
-    final = step.chunk == num_chunks - 1
-    return None if final else PassInput(0, step._replace(chunk=step.chunk + 1))
-
-
-def peak_in_flight(order: Iterable[Pass]) -> dict[int, int]:
-    """Chunk -> microbatches whose activations are held, when most are held at once.
-
-    A forward's activations live until its backward ends.
-    """
-    live: Counter[int] = Counter()
-    peak: dict[int, int] = {}
-    for step in order:
-        if step.direction == "forward":
-            live[step.chunk] += 1
-            if live.total() > sum(peak.values()):
-                peak = dict(live)
-        else:
-            live[step.chunk] -= 1
-    return peak
+    if schedule != "dualpipe_v":
+        return frozenset()
+    pairs = [
+        step
+        for step, behind in pairwise(order)
+        if (step.direction, behind.direction) == ("forward", "backward")
+    ]
+    return frozenset(pairs[1:] if stage == num_stages - 1 else pairs)

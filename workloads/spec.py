@@ -145,10 +145,13 @@ class ParallelismSpec(Spec):
     expert_tensor_parallel_size: Count | None = None
     """Of the experts' own layout; tensor_model_parallel_size when left out."""
     sequence_parallel: bool = False
-    pipeline_schedule: Literal["gpipe", "1f1b", "interleaved_1f1b"] | None = None
-    """interleaved_1f1b when there is more than one chunk per stage, else 1f1b, when left out."""
+    pipeline_schedule: (
+        Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "dualpipe_v"] | None
+    ) = None
+    """interleaved_1f1b when there is more than one chunk per stage, else 1f1b, when left out.
+    zb_v and dualpipe_v run two chunks per stage, down the stages and back up."""
     overlap_p2p_communication: bool | None = None
-    """Send and receive beside compute; on for interleaved_1f1b only, when left out."""
+    """Send and receive beside compute; off for gpipe and 1f1b, else on, when left out."""
     tp_comm_overlap: bool = False
     """Pipeline GEMMs with their all-gather or reduce-scatter (userbuffers); needs
     sequence_parallel."""
@@ -169,13 +172,25 @@ class ParallelismSpec(Spec):
         if layout and "virtual_pipeline_model_parallel_size" not in self.model_fields_set:
             chunks = len(chunks_of_layout(layout)) // self.pipeline_model_parallel_size
             object.__setattr__(self, "virtual_pipeline_model_parallel_size", max(1, chunks))
+        if self.v_shaped and "virtual_pipeline_model_parallel_size" not in self.model_fields_set:
+            object.__setattr__(self, "virtual_pipeline_model_parallel_size", 2)
         if self.pipeline_schedule is None:
             many = self.virtual_pipeline_model_parallel_size > 1
             object.__setattr__(self, "pipeline_schedule", "interleaved_1f1b" if many else "1f1b")
         if self.overlap_p2p_communication is None:
-            interleaved = self.pipeline_schedule == "interleaved_1f1b"
-            object.__setattr__(self, "overlap_p2p_communication", interleaved)
+            overlaps = self.pipeline_schedule not in ("gpipe", "1f1b")
+            object.__setattr__(self, "overlap_p2p_communication", overlaps)
         return self
+
+    @property
+    def v_shaped(self) -> bool:
+        """Whether the second chunk of each stage goes back from the last stage to the first."""
+        return self.pipeline_schedule in ("zb_v", "dualpipe_v")
+
+    @property
+    def wraps(self) -> bool:
+        """Whether the last stage feeds the first one."""
+        return self.virtual_pipeline_model_parallel_size > 1 and not self.v_shaped
 
     @property
     def num_model_parallel(self) -> int:
@@ -213,3 +228,7 @@ class OptimizerSpec(Spec):
     Megatron-LM does."""
     clip_grad: Annotated[float, Field(ge=0)] = 1.0
     """0 leaves out the gradient norm."""
+    enable_optimizer_post_validation: bool = False
+    """Stages step without waiting for the gradient norm (or for infinities) of the others, and undo
+    the step if those say so (Qi 2023, arXiv 2401.10241, section 4): each begins its next step when
+    its own ends. Steps that are undone are not modelled."""

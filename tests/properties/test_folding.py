@@ -21,7 +21,7 @@ TOLERANCE = 1e-9
 def classes(run: RunSpec) -> list[int]:
     """The lowest rank of each rank's class."""
     grid = RankGrid.of(run.parallelism, run.cluster.num_gpus)
-    wraps = run.parallelism.virtual_pipeline_model_parallel_size > 1
+    wraps = run.parallelism.wraps
     partition = FoldedRanks(run.cluster, grid, wraps=wraps)._partition
     return [partition.representatives[c] for c in partition.class_of]
 

@@ -36,7 +36,7 @@ class QuietCosts(Costs):
 
 def loop_s(run: RunSpec, work: StepWork) -> float:
     """The step as the loop has it, on links without limit: flows keep their own rate."""
-    wraps = run.parallelism.virtual_pipeline_model_parallel_size > 1
+    wraps = run.parallelism.wraps
     grid = RankGrid.of(run.parallelism, run.cluster.num_gpus)
     folded = FoldedRanks(run.cluster, grid, wraps=wraps)
     program = build_program(work, folded, QuietCosts(run.cluster))

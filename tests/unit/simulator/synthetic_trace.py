@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from simulator.trace import Piece, RankTrace, Span, Trace
-from workloads.pipeline import SCHEDULES, Pass, pass_input
+from workloads.passes import Pass, Route, pass_input
+from workloads.pipeline import SCHEDULES
 
 FORWARD_S, BACKWARD_S, SEND_S, GATHER_S, OPTIMIZER_S = 1.0, 2.0, 0.25, 0.5, 1.0
 PIECES = {
@@ -41,7 +42,7 @@ def synthetic_trace(
         for s, stage in enumerate(state):
             while stage.next < len(stage.order):
                 step = stage.order[stage.next]
-                source = pass_input(step, s, stages, chunks)
+                source = pass_input(step, s, Route(stages, chunks))
                 key = (source.stage, source.source) if source else None
                 if key is not None and key not in arrives:
                     break

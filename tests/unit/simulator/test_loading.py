@@ -129,7 +129,7 @@ optimizer: {clip_grad: -1, data_parallel_sharding: zero3}
         "run.yaml:2: parallelism.tensor_model_paralel_size: unknown key; did you mean "
         "'tensor_model_parallel_size'?",
         "run.yaml:3: parallelism.pipeline_schedule: 'zb-h1' is not allowed; choose gpipe, 1f1b, "
-        "interleaved_1f1b",
+        "interleaved_1f1b, zb_h1, zb_h2, zb_v, dualpipe_v; did you mean 'zb_h1'?",
         "run.yaml:4: parallelism.expert_model_parallel_size: '4' is not supported yet; allowed: 1",
         "run.yaml:5: parallelism.seq_length: unknown key here; it belongs under training",
         "run.yaml:6: training.seq_length: missing key; it takes a whole number above 0",

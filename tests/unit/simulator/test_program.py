@@ -25,7 +25,7 @@ def work_of(run: RunSpec) -> StepWork:
 
 def program_of(run: RunSpec, folded: bool = True) -> Program:
     grid = RankGrid.of(run.parallelism, run.cluster.num_gpus)
-    wraps = run.parallelism.virtual_pipeline_model_parallel_size > 1
+    wraps = run.parallelism.wraps
     ranks = FoldedRanks(run.cluster, grid, wraps=wraps, folded=folded)
     return build_program(work_of(run), ranks, Costs(run.cluster))
 

@@ -18,6 +18,7 @@ from workloads.layers import Shapes
 from workloads.layout_checks import check_layout
 from workloads.memory import layer_activation_bytes, stage_memory
 from workloads.operations import Attention, Collective, MemoryBound, Operation, Overlapped, Ring
+from workloads.passes import Pass
 from workloads.spec import OptimizerSpec, ParallelismSpec
 from workloads.stages import boundary_bytes
 
@@ -130,7 +131,7 @@ def test_gradients_are_summed_over_the_sequence_too() -> None:
     """DP 2 x CP 4: the optimizer's state is sharded 8 ways, weights are not."""
     sharded = OptimizerSpec(use_distributed_optimizer=True)
     alone, mine = (
-        stage_memory(llama(), train(), p, sharded, 2, 0, {0: 1})
+        stage_memory(llama(), train(), p, sharded, 2, 0, (Pass("forward", 0),))
         for p in (ParallelismSpec(), shared(4))
     )
     assert mine.weights == alone.weights

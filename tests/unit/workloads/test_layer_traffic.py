@@ -9,6 +9,7 @@ from workloads.layers import Shapes, transformer_layer
 from workloads.layout_checks import check_layout
 from workloads.memory import stage_memory
 from workloads.operations import Gemm, MemoryBound, Operation
+from workloads.passes import Pass
 from workloads.spec import OptimizerSpec, ParallelismSpec
 
 PLAIN, PARALLEL = layout(2), layout(2, sequence_parallel=True)
@@ -66,7 +67,9 @@ def test_the_embedding_keeps_its_mask_for_this_ranks_tokens() -> None:
     for tokens, sequence_parallel in ((64, False), (32, True)):
         shape = layout(2, 2, sequence_parallel=sequence_parallel)
         first, none = (
-            stage_memory(model, train(), shape, OptimizerSpec(), 1, 0, {0: 1}).activations
+            stage_memory(
+                model, train(), shape, OptimizerSpec(), 1, 0, (Pass("forward", 0),)
+            ).activations
             for model in (gpt(), gpt(hidden_dropout=0.0))
         )
         assert first - none == (4 * 2 + 1) * tokens * 64  # two masks a layer, one in front

@@ -7,14 +7,18 @@ import pytest
 from small_models import BATCH, gpt, layout, llama
 from small_models import training as train
 
+from workloads.layers import Shapes
 from workloads.memory import (
     CONTEXT_BYTES,
     NCCL_BYTES_PER_GROUP,
     StageMemory,
     layer_activation_bytes,
+    peak_held,
     stage_memory,
+    weight_gradient_bytes,
 )
-from workloads.pipeline import SCHEDULES, peak_in_flight
+from workloads.passes import Direction, Order, Pass
+from workloads.pipeline import SCHEDULES
 from workloads.presets import load_model
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
 from workloads.stages import stage_chunks
@@ -83,13 +87,18 @@ def memory(
     training: TrainingSpec | None = None,
     data_parallel_size: int = 1,
     sharded: bool = False,
-    in_flight: Mapping[int, int] | None = None,
+    order: Order | None = None,
 ) -> StageMemory:
     return stage_memory(
         model or gpt(), training or train(), parallelism or layout(),
         OptimizerSpec(use_distributed_optimizer=sharded), data_parallel_size, stage,
-        in_flight or {0: 1},
+        order or forwards({0: 1}),
     )  # fmt: skip
+
+
+def forwards(in_flight: Mapping[int, int]) -> Order:
+    """Forwards alone: so many microbatches of each chunk."""
+    return tuple(Pass("forward", i, c) for c, n in in_flight.items() for i in range(n))
 
 
 def weights(parallelism: ParallelismSpec, stage: int, model: ModelSpec | None = None) -> int:
@@ -130,21 +139,21 @@ def test_activations_of_a_pipeline_by_hand() -> None:
     four, t, h, vocabulary = layout(1, 4), 64, 64, 1024
     one = layer_activation_bytes(gpt(), train(), four, recomputed=False)
     for stage in range(4):
-        flight = peak_in_flight(SCHEDULES["1f1b"](stage, 4, BATCH, 1))
+        order = SCHEDULES["1f1b"](stage, 4, BATCH, 1)
         expected = (4 - stage) * 2 * one
         expected += {0: 4 * t * h, 3: t * h * 4 + t * vocabulary * 4}.get(stage, 0)
-        assert memory(stage, four, in_flight=flight).activations == expected
+        assert memory(stage, four, order=order).activations == expected
 
 
 def test_interleaving_counts_chunks() -> None:
     two = layout(1, 2, 2)
     one = layer_activation_bytes(llama(), train(), two, recomputed=False)
-    used = memory(0, two, llama(), in_flight={0: 3, 1: 2})
+    used = memory(0, two, llama(), order=forwards({0: 3, 1: 2}))
     assert used.activations == (3 + 2) * 2 * one
 
 
 def test_all_forwards_first_keep_every_softmax() -> None:
-    one, eight = (memory(1, layout(1, 2), in_flight={0: n}) for n in (1, 8))
+    one, eight = (memory(1, layout(1, 2), order=forwards({0: n})) for n in (1, 8))
     assert eight.activations == 8 * one.activations
     assert eight.buffers == one.buffers
 
@@ -167,7 +176,7 @@ def test_recomputation_keeps_inputs_and_one_working_set(
     model = llama()
     whole = layer_activation_bytes(model, train(), layout(1, 1), recomputed=False)
     working = (every if method == "uniform" else 1) * whole
-    used = memory(0, layout(1, 1), model, training, in_flight={0: 1})
+    used = memory(0, layout(1, 1), model, training, order=forwards({0: 1}))
     ends = 64 * 64 * 4 + 64 * 1024 * 4
     assert used.activations == inputs * 64 * 64 * 2 + kept * whole + working + ends
 
@@ -249,8 +258,8 @@ def test_peaks_measured_on_eight_b200(tensor: int, pipeline: int, data: int, gib
     training = train(seq_length=4096, micro_batch_size=1, global_batch_size=8 * data)
     peaks = []
     for stage in range(pipeline):
-        flight = peak_in_flight(SCHEDULES["1f1b"](stage, pipeline, 8, 1))
-        used = memory(stage, parallel, llama(**CUT), training, data, True, flight)
+        order = SCHEDULES["1f1b"](stage, pipeline, 8, 1)
+        used = memory(stage, parallel, llama(**CUT), training, data, True, order)
         peaks.append(used.total_bytes - used.framework)
     assert max(peaks) == pytest.approx(gib * 2**30, rel=0.01)
 
@@ -269,3 +278,39 @@ def test_terms_sum_to_the_total() -> None:
         "weights", "gradients", "optimizer", "activations", "buffers", "framework",
     ]  # fmt: skip
     assert min(used.terms().values()) > 0
+
+
+def test_between_both_parts_of_backward_by_hand() -> None:
+    """Qi 2023, table 1: 32 s b h, inputs (1 + 1 + 1 + 4) and output gradients (3 + 1 + 4 + 1) of
+    the four products, two bytes each."""
+    shapes = Shapes(gpt(), train(), layout())
+    assert weight_gradient_bytes(shapes) == 32 * 64 * 64
+
+
+def test_peak_held_by_hand() -> None:
+    """F0 10, F1 20, B0 leaves 10 + 4, F2 24, B1 18, W0 14."""
+    text = "f0 f1 b0 f2 b1 w0"
+    names: dict[str, Direction] = {
+        "f": "forward", "b": "backward_input", "w": "backward_weight",
+    }  # fmt: skip
+    order = tuple(Pass(names[word[0]], int(word[1])) for word in text.split())
+    assert peak_held(order, [10.0], [4.0]) == 24.0
+    assert peak_held(order[:3], [10.0], [4.0]) == 20.0
+    assert peak_held(order, [10.0], [25.0]) == 60.0
+
+
+@pytest.mark.parametrize(("name", "chunks"), [("zb_h1", 1), ("zb_v", 2)])
+def test_zero_bubble_holds_about_what_1f1b_does(name: str, chunks: int) -> None:
+    """Qi 2023, table 2: no more than the first stage of 1F1B, up to the embedding's gradient and
+    the ends of the model."""
+    parallelism = ParallelismSpec(
+        pipeline_model_parallel_size=4, virtual_pipeline_model_parallel_size=chunks,
+        pipeline_schedule=name,  # type: ignore[arg-type]
+    )  # fmt: skip
+    model = llama(num_layers=16, vocab_size=128)
+    usual = memory(0, layout(1, 4), model, order=SCHEDULES["1f1b"](0, 4, 16, 1)).activations
+    peaks = [
+        memory(s, parallelism, model, order=SCHEDULES[name](s, 4, 16, chunks)).activations
+        for s in range(4)
+    ]
+    assert max(peaks) == pytest.approx(usual, rel=0.05)
