@@ -36,9 +36,7 @@ def check_run(tree: Located, failed: Sequence[KeyPath], problems: list[Problem])
     `failed` are paths whose preset could not be read: nothing more is said of what is below.
     """
     plain = _plain(tree)
-    run, details = _validated(plain)
-    details = [detail for detail in details if not _below(key_path(detail["loc"]), failed)]
-    problems.extend(spec_problem(detail, tree) for detail in details)
+    run, details = _checked_keys(plain, tree, failed, problems)
     mended, written = _mended(plain, details)
     num_gpus = _num_gpus(mended)
     if num_gpus is not None:
@@ -47,6 +45,25 @@ def check_run(tree: Located, failed: Sequence[KeyPath], problems: list[Problem])
             problems.append(Problem(message, path, place))
         problems.extend(_slow_gpu_problems(mended, num_gpus, tree))
     return run
+
+
+def check_keys(
+    tree: Located, failed: Sequence[KeyPath], problems: list[Problem]
+) -> RunSpec | None:
+    """The same for each key by itself, whatever must hold between them."""
+    return _checked_keys(_plain(tree), tree, failed, problems)[0]
+
+
+def _checked_keys(
+    plain: Mapping[str, Any],
+    tree: Located,
+    failed: Sequence[KeyPath],
+    problems: list[Problem],
+) -> tuple[RunSpec | None, list[ErrorDetails]]:
+    run, details = _validated(plain)
+    details = [detail for detail in details if not _below(key_path(detail["loc"]), failed)]
+    problems.extend(spec_problem(detail, tree) for detail in details)
+    return run, details
 
 
 def _plain(tree: Located) -> dict[str, Any]:

@@ -289,7 +289,11 @@ def _require_fit(result: "Result", required: bool) -> None:
         raise typer.Exit(IMPOSSIBLE)
 
 
-_ENDINGS = {"--gantt": (".png", ".svg"), "--trace": (".json",), "--report": (".html", ".htm")}
+_PICTURE = (".png", ".svg")
+_ENDINGS = {
+    "--gantt": _PICTURE, "--trace": (".json",), "--report": (".html", ".htm"),
+    "--csv": (".csv",), "--parquet": (".parquet",), "--plot": _PICTURE, "--heatmap": _PICTURE,
+}  # fmt: skip
 
 
 def check_outputs(run_file: str | None, outputs: Mapping[str, str | None]) -> None:

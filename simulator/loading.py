@@ -7,17 +7,21 @@ exponent), truth values `true/false`, `yes/no`, `on/off`, and quantities may hav
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import yaml
 
-from simulator.checking import check_run
+from simulator.checking import check_keys, check_run
 from simulator.errors import ConfigError, Problem
+from simulator.overrides import Path as KeyPath
 from simulator.overrides import apply_override, parse_override
 from simulator.preset_loading import resolve_presets
 from simulator.runspec import RunSpec
 from simulator.yaml_lines import Located, read_yaml
+
+_Check: TypeAlias = Callable[[Located, Sequence[KeyPath], list[Problem]], RunSpec | None]
 
 
 def load_run(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> RunSpec:
@@ -30,12 +34,30 @@ def load_run(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Run
 
     Raises `ConfigError` with all that is wrong, sorted by file and line.
     """
+    return _load(path, overrides, check_run)
+
+
+def load_unchecked(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> RunSpec:
+    """Read and complete a run file; each key is checked by itself, not what must hold between
+    them: for what asks after single values of a run that is still to be changed."""
+    return _load(path, overrides, check_keys)
+
+
+def check_readable(path: str | os.PathLike[str]) -> None:
+    """Raise `ConfigError` where a run file cannot be read, whatever its keys are."""
+    problems: list[Problem] = []
+    _read_run(Path(path), problems)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _load(path: str | os.PathLike[str], overrides: Sequence[str], check: _Check) -> RunSpec:
     problems: list[Problem] = []
     try:
         tree = _read_run(Path(path), problems)
         tree = _override(tree, overrides, problems)
         tree, failed = resolve_presets(tree, Path(path).parent, problems)
-        run = check_run(tree, failed, problems)
+        run = check(tree, failed, problems)
     except ConfigError as error:
         raise ConfigError(_ordered([*problems, *error.problems], str(path))) from None
     if problems or run is None:

@@ -4,19 +4,16 @@ Drawn with matplotlib's object interface. The same trace gives the same bytes.
 """
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from simulator.files import whole_file
 from simulator.gantt_boxes import Scale, draw_boxes, draw_labels
 from simulator.gantt_legend import Legend, build_legend
 from simulator.gantt_rows import (
@@ -28,10 +25,10 @@ from simulator.gantt_rows import (
     stage_ranks,
     stage_rows,
 )
+from simulator.pictures import DPI, own_settings, save_figure
 from simulator.summary_text import seconds_text
 from simulator.trace import Trace
 
-DPI = 150
 _POINTS_PER_INCH = 72.0
 _MIN_OPERATION_PX = 2.0  # operations are shown where the average one is wider
 _LEAST_PX = 0.4  # the shortest transfer of a stage still leaves a trace
@@ -39,12 +36,6 @@ _BOX_PX = 20.0  # wished for each box of the fullest row
 _MARGIN = 0.14  # inches
 _HEADING = 1.3  # of the font size
 _LINE = 1.4  # line height, of the font size
-_SETTINGS: dict[Any, Any] = {
-    "font.family": ["DejaVu Sans"],  # comes with matplotlib
-    "hatch.linewidth": 0.7,
-    "svg.hashsalt": "clustersim",
-    "path.simplify": False,
-}
 
 
 def write_gantt(
@@ -65,15 +56,8 @@ def write_gantt(
     if ending not in (".png", ".svg"):
         raise ValueError(f"{path}: a Gantt chart ends in .png or .svg, not {ending or 'nothing'}")
     shown = _clipped(trace, window)
-    with mpl.rc_context():
-        mpl.rcdefaults()  # the reader's own matplotlibrc must not change the picture
-        mpl.rcParams.update(_SETTINGS)
-        figure = _draw(trace, shown, stage, title)
-        metadata: dict[str, Any] = {"Date": None} if ending == ".svg" else {"Software": None}
-        with whole_file(Path(path)) as scratch, warnings.catch_warnings():
-            # a run may be named in any script; letters that the font lacks become boxes
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-            figure.savefig(scratch, format=ending[1:], dpi=DPI, metadata=metadata)
+    with own_settings():
+        save_figure(_draw(trace, shown, stage, title), Path(path))
 
 
 def _clipped(trace: Trace, window: Window | None) -> Window:

@@ -23,11 +23,12 @@ from simulator.cli import (
     write_json,
 )
 from simulator.errors import ConfigError
+from simulator.study.command import whatif
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "whatif"]
 
 Tables = Annotated[
     list[str] | None,

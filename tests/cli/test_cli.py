@@ -231,7 +231,7 @@ def test_help_lists_what_works() -> None:
     text = clustersim("--help").stdout
     listed = {line.split()[0] for line in text.partition("Commands:")[2].splitlines() if line}
     assert listed == {
-        "simulate", "explain", "memory", "catalog", "schema", "validate", "compare",
+        "simulate", "explain", "memory", "catalog", "schema", "validate", "compare", "whatif",
     }  # fmt: skip
 
 
