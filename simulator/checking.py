@@ -47,9 +47,7 @@ def check_run(tree: Located, failed: Sequence[KeyPath], problems: list[Problem])
     return run
 
 
-def check_keys(
-    tree: Located, failed: Sequence[KeyPath], problems: list[Problem]
-) -> RunSpec | None:
+def check_keys(tree: Located, failed: Sequence[KeyPath], problems: list[Problem]) -> RunSpec | None:
     """The same for each key by itself, whatever must hold between them."""
     return _checked_keys(_plain(tree), tree, failed, problems)[0]
 

@@ -17,7 +17,7 @@ from simulator.errors import SimulationError
 from simulator.placement import FoldedRanks, GroupPlace
 from simulator.profile import QUIET, Profile, Segment, Slowdown
 from simulator.trace import Category, communication_kind
-from workloads.graph import StageWork, StepWork
+from workloads.graph import DeferredHead, StageWork, StepWork
 from workloads.operations import Collective, CollectiveKind, Operation
 from workloads.passes import Pass, Route, pass_input
 
@@ -169,6 +169,8 @@ class _RankBuilder:
                 self._send(joined)
                 joined = None
             self._send(step)
+        if self.work.deferred is not None:
+            self._deferred(self.work.deferred)
         self._finish()
         streams = {"compute": self.compute, **self.sends, "dp": self.dp}
         rank = Rank(self.folded.representative(self.c), self.stage, self.folded.count(self.c))
@@ -191,15 +193,34 @@ class _RankBuilder:
         profile = self._profile(step)
         buckets = self.work.buckets[step.chunk]
         closing: dict[int, list[int]] = {}
-        if last and self.dp_size > 1 and self.optimizer.overlap_grad_reduce:
+        if last and self._reduces_early and not self._waits_for_deferred(step.chunk):
             total = 0
             for i, parameters in enumerate(buckets):
                 total += parameters
                 closing.setdefault(_reaches(profile.parameters, total), []).append(i)
         self._run(step, profile, {}, closing)
 
+    @property
+    def _reduces_early(self) -> bool:
+        return self.dp_size > 1 and self.optimizer.overlap_grad_reduce
+
+    def _waits_for_deferred(self, chunk: int) -> bool:
+        return self.work.deferred is not None and chunk == len(self.work.chunks) - 1
+
+    def _deferred(self, deferred: DeferredHead) -> None:
+        """Weight gradients of the logits that were left; only now the chunk's are complete."""
+        segments = self.b.costs.segments(deferred.operations, "backward_weight", self.place)
+        profile = Profile(segments * deferred.num_microbatches)
+        name = "deferred weight gradients of the logits"
+        task = Task(name, "backward_weight", (), profile, 0.0, profile.duration_s)
+        self.compute.append(task)
+        chunk = len(self.work.chunks) - 1
+        if self._reduces_early:
+            for bucket in range(len(self.work.buckets[chunk])):
+                self._reduce(chunk, bucket, task)
+
     def _profile(self, step: Pass) -> Profile:
-        layers = self.work.chunks[step.chunk]
+        layers = self.work.pass_layers(step)
         return self.b.costs.pass_profile(layers, step.direction, self.place)
 
     @staticmethod

@@ -348,6 +348,11 @@ def _parallelism(
         virtual_pipeline_model_parallel_size=chunks,
         context_parallel_size=_integer(row, "context_parallel_size") or 1,
         pipeline_schedule=schedule,
+        microbatch_group_size_per_vp_stage=_given(
+            arguments, "microbatch-group-size-per-virtual-pipeline-stage"
+        ),
+        defer_embedding_wgrad_compute="defer-embedding-wgrad-compute" in arguments,
+        wgrad_deferral_limit=_given(arguments, "wgrad-deferral-limit") or 0,
         sequence_parallel=sequence,
         tp_comm_overlap=tp_overlap,
         overlap_p2p_communication=overlap_p2p,
@@ -394,6 +399,10 @@ def _number(row: Row, key: str) -> float | None:
 def _integer(row: Row, key: str) -> int | None:
     value = _number(row, key)
     return None if value is None else int(value)
+
+
+def _given(arguments: Mapping[str, str], option: str) -> int | None:
+    return int(arguments[option]) if option in arguments else None
 
 
 def _flag(row: Row, key: str) -> bool | None:

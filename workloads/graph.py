@@ -4,11 +4,11 @@
 `operation_graph` show it as networkx graphs, for inspection and for independent checks.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from workloads.backward import pass_operations
+from workloads.backward import input_part, pass_operations, weight_part
 from workloads.data_parallel import (
     default_bucket_size,
     gradient_buckets,
@@ -19,12 +19,24 @@ from workloads.data_parallel import (
 )
 from workloads.operations import LayerWork, Operation
 from workloads.passes import Order, Pass, PassInput, Route, pass_input
-from workloads.pipeline import SCHEDULES, joined_forwards
+from workloads.pipeline import joined_forwards, stage_order
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
 from workloads.stages import boundary_bytes, stage_chunks
 
 if TYPE_CHECKING:
     import networkx as nx
+
+
+@dataclass(frozen=True)
+class DeferredHead:
+    """Weight gradients of the logits that the last stage leaves to the end of its passes."""
+
+    num_microbatches: int
+    """The first ones; the others' are done with their backward."""
+    head: LayerWork
+    """The last layer as those run it: its backward without the weights' part."""
+    operations: tuple[Operation, ...]
+    """That part, of one microbatch."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +53,27 @@ class StageWork:
     """After the gradients are reduced: norm, clipping, optimizer."""
     joined: frozenset[Pass] = frozenset()
     """Forwards of `order` that run interleaved with the backward behind them."""
+    deferred: DeferredHead | None = None
+    """On the last stage, if it defers."""
 
     @property
     def parameters(self) -> int:
         """Weights that a rank of this stage holds."""
         return sum(layer.parameters for chunk in self.chunks for layer in chunk)
+
+    def defers(self, step: Pass) -> bool:
+        """Whether a pass leaves the weight gradients of the logits for later."""
+        if self.deferred is None or step.direction != "backward":
+            return False
+        last = step.chunk == len(self.chunks) - 1
+        return last and step.microbatch < self.deferred.num_microbatches
+
+    def pass_layers(self, step: Pass) -> tuple[LayerWork, ...]:
+        """The layers of a pass, first to last."""
+        layers = self.chunks[step.chunk]
+        if self.deferred is None or not self.defers(step):
+            return layers
+        return (*layers[:-1], self.deferred.head)
 
 
 @dataclass(frozen=True)
@@ -86,7 +114,7 @@ def build_work(
     for stage in range(num_stages):
         chunks = tuple(layers[stage, chunk] for chunk in range(num_chunks))
         parameters = sum(layer.parameters for chunk in chunks for layer in chunk)
-        order = SCHEDULES[name](stage, num_stages, num_microbatches, num_chunks)
+        order = stage_order(parallelism, stage, num_microbatches)
         stages.append(
             StageWork(
                 chunks,
@@ -99,6 +127,9 @@ def build_work(
                     model, training, parallelism, optimizer, replicas, stage, parameters
                 ),
                 joined_forwards(name, order, stage, num_stages),
+                _deferred_head(chunks[-1][-1], parallelism, num_microbatches)
+                if parallelism.defer_embedding_wgrad_compute and stage == num_stages - 1
+                else None,
             )
         )
     return StepWork(
@@ -106,6 +137,15 @@ def build_work(
         boundary_bytes(model, training, parallelism),
         gradient_bytes_per_parameter(training), parameter_bytes_per_parameter(training),
     )  # fmt: skip
+
+
+def _deferred_head(
+    head: LayerWork, parallelism: ParallelismSpec, num_microbatches: int
+) -> DeferredHead:
+    limit = parallelism.wgrad_deferral_limit or num_microbatches
+    return DeferredHead(
+        min(limit, num_microbatches), replace(head, backward=input_part(head)), weight_part(head)
+    )
 
 
 def pass_graph(work: StepWork) -> "nx.DiGraph":
@@ -157,5 +197,5 @@ def _bucket_sizes(layers: tuple[LayerWork, ...], bucket_size: int | None) -> tup
 
 
 def _pass_flops(stage: StageWork, step: Pass) -> float:
-    layers = stage.chunks[step.chunk]
+    layers = stage.pass_layers(step)
     return sum(op.flops for layer in layers for op in pass_operations(layer, step.direction))

@@ -23,6 +23,7 @@ def check_layout(
         *_sequence(model, parallelism, training),
         *_context(model, parallelism, training),
         *_batch(parallelism, training, num_gpus),
+        *_deferral(parallelism, training),
         *_recompute(model, parallelism, training),
         *_optimizer(optimizer),
         *_post_validation(optimizer, parallelism),
@@ -132,6 +133,8 @@ def _pipeline(model: ModelSpec, parallelism: ParallelismSpec) -> Iterator[Proble
             "parallelism.pipeline_schedule",
             f"'{schedule}' runs one chunk per stage, not {chunks}; choose interleaved_1f1b",
         )
+    if parallelism.microbatch_group_size_per_vp_stage and schedule != "interleaved_1f1b":
+        yield "parallelism.microbatch_group_size_per_vp_stage", "needs interleaved_1f1b"
     if chunks == 1 and schedule == "interleaved_1f1b":
         yield (
             "parallelism.pipeline_schedule",
@@ -166,12 +169,8 @@ def _batch(
             f"gives {passes:,} passes of microbatches through model chunks; at most "
             f"{MAX_PASSES:,} can be simulated",
         )
-    if parallelism.pipeline_schedule == "interleaved_1f1b" and microbatches % pp:
-        yield (
-            "training.global_batch_size",
-            f"gives {microbatches} microbatches, which interleaved_1f1b needs to be a multiple of "
-            f"pipeline_model_parallel_size ({pp})",
-        )
+    if parallelism.pipeline_schedule == "interleaved_1f1b":
+        yield from _groups(parallelism, microbatches)
     if parallelism.pipeline_schedule == "dualpipe_v" and microbatches < 2 * pp:
         yield (
             "training.global_batch_size",
@@ -183,6 +182,47 @@ def _batch(
 def _named_product(parallelism: ParallelismSpec) -> str:
     context = " x context" if parallelism.context_parallel_size > 1 else ""
     return f"tensor{context} x pipeline"
+
+
+def _groups(parallelism: ParallelismSpec, microbatches: int) -> Iterator[Problem]:
+    """Megatron-LM, pipeline_parallel/schedules.py: groups, the last one too, keep all stages
+    busy."""
+    pp, size = (
+        parallelism.pipeline_model_parallel_size,
+        parallelism.microbatch_group_size_per_vp_stage,
+    )
+    if size is None and microbatches % pp:
+        yield (
+            "training.global_batch_size",
+            f"gives {microbatches} microbatches, which interleaved_1f1b needs to be a multiple of "
+            f"pipeline_model_parallel_size ({pp}); or set microbatch_group_size_per_vp_stage",
+        )
+    if size is None:
+        return
+    key = "parallelism.microbatch_group_size_per_vp_stage"
+    if not pp <= size <= microbatches:
+        yield key, f"{size} is not between the {pp} stages and the {microbatches} microbatches"
+    elif 0 < microbatches % size < pp:
+        yield (
+            key,
+            f"{size} leaves {microbatches % size} of {microbatches} microbatches for the last "
+            f"group, fewer than the {pp} stages",
+        )
+
+
+def _deferral(parallelism: ParallelismSpec, training: TrainingSpec) -> Iterator[Problem]:
+    """Megatron-LM, model_parallel_config.py; and what splits the backward anyway."""
+    key = "parallelism.defer_embedding_wgrad_compute"
+    if not parallelism.defer_embedding_wgrad_compute:
+        if parallelism.wgrad_deferral_limit:
+            yield "parallelism.wgrad_deferral_limit", "needs defer_embedding_wgrad_compute: true"
+        return
+    if parallelism.pipeline_model_parallel_size == 1:
+        yield key, "needs pipeline_model_parallel_size above 1"
+    if not training.gradient_accumulation_fusion:
+        yield key, "needs gradient_accumulation_fusion: true"
+    if parallelism.pipeline_schedule not in ("gpipe", "1f1b", "interleaved_1f1b"):
+        yield key, f"'{parallelism.pipeline_schedule}' defers weight gradients by itself"
 
 
 def _recompute(

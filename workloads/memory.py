@@ -165,7 +165,18 @@ def _activations(
             left += x.norm_bytes + ELEMENT_BYTES * _logits(x)
         kept.append(held)
         waiting.append(left)
-    return peak_held(order, kept, waiting) + again_at_once * layer
+    has_loss = any(c.loss for c in stage_contents(model, parallelism, stage))
+    deferred = _deferred_bytes(x, order) if has_loss else 0.0
+    return peak_held(order, kept, waiting) + again_at_once * layer + deferred
+
+
+def _deferred_bytes(x: Shapes, order: Order) -> float:
+    """Inputs and gradients of the logits that wait for the end of the last stage's passes."""
+    if not x.parallelism.defer_embedding_wgrad_compute:
+        return 0.0
+    microbatches = len({step.microbatch for step in order})
+    limit = x.parallelism.wgrad_deferral_limit or microbatches
+    return min(limit, microbatches) * (x.norm_bytes + ELEMENT_BYTES * _logits(x))
 
 
 def _logits(x: Shapes) -> int:

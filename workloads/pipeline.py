@@ -6,10 +6,12 @@ is decided by what it needs (`passes.pass_input`), and the bubble by the event l
 """
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
 from workloads.passes import Order, Pass
+from workloads.spec import ParallelismSpec
 from workloads.zero_bubble import dualpipe_v, zb_h1, zb_h2, zb_v
 
 Schedule: TypeAlias = Callable[[int, int, int, int], Order]
@@ -34,25 +36,29 @@ def one_forward_one_backward(
 
 
 def interleaved_1f1b(
-    stage: int, num_stages: int, num_microbatches: int, num_chunks: int = 1
+    stage: int,
+    num_stages: int,
+    num_microbatches: int,
+    num_chunks: int = 1,
+    group_size: int | None = None,
 ) -> Order:
-    """1F1B over `num_chunks` model chunks per stage, microbatches in groups of `num_stages`
-    (Narayanan 2021, section 2.2). Needs num_microbatches divisible by num_stages."""
+    """1F1B over `num_chunks` model chunks per stage, microbatches in groups of `group_size`, or of
+    num_stages (Narayanan 2021, section 2.2; Megatron-LM, pipeline_parallel/schedules.py,
+    get_schedule_table). The last group may be smaller, but not than num_stages."""
+    size = group_size or num_stages
     total = num_microbatches * num_chunks
-    warmup = min(2 * (num_stages - stage - 1) + (num_chunks - 1) * num_stages, total)
-    forwards = [Pass("forward", *_virtual(i, num_stages, num_chunks)) for i in range(total)]
+    warmup = min(2 * (num_stages - stage - 1) + (num_chunks - 1) * size, total)
+    table = [
+        (microbatch, chunk)
+        for first in range(0, num_microbatches, size)
+        for chunk in range(num_chunks)
+        for microbatch in range(first, min(first + size, num_microbatches))
+    ]
+    forwards = [Pass("forward", i, chunk) for i, chunk in table]
     backwards = [
-        Pass("backward", microbatch, num_chunks - 1 - chunk)
-        for microbatch, chunk in (_virtual(i, num_stages, num_chunks) for i in range(total))
+        Pass("backward", microbatch, num_chunks - 1 - chunk) for microbatch, chunk in table
     ]
     return _one_by_one(forwards, backwards, warmup)
-
-
-def _virtual(index: int, num_stages: int, num_chunks: int) -> tuple[int, int]:
-    """(microbatch, chunk) of the index-th forward of a stage."""
-    group, within = divmod(index, num_stages * num_chunks)
-    chunk, offset = divmod(within, num_stages)
-    return group * num_stages + offset, chunk
 
 
 def _one_by_one(forwards: list[Pass], backwards: list[Pass], warmup: int) -> Order:
@@ -71,6 +77,21 @@ SCHEDULES: dict[str, Schedule] = {
     "zb_v": zb_v,
     "dualpipe_v": dualpipe_v,
 }
+
+
+def stage_order(parallelism: ParallelismSpec, stage: int, num_microbatches: int) -> Order:
+    """The order of passes of one stage, by the layout's schedule."""
+    assert parallelism.pipeline_schedule is not None
+    schedule = SCHEDULES[parallelism.pipeline_schedule]
+    group_size = parallelism.microbatch_group_size_per_vp_stage
+    if group_size is not None:
+        schedule = partial(interleaved_1f1b, group_size=group_size)
+    return schedule(
+        stage,
+        parallelism.pipeline_model_parallel_size,
+        num_microbatches,
+        parallelism.virtual_pipeline_model_parallel_size,
+    )
 
 
 def joined_forwards(schedule: str, order: Order, stage: int, num_stages: int) -> frozenset[Pass]:

@@ -150,6 +150,14 @@ class ParallelismSpec(Spec):
     ) = None
     """interleaved_1f1b when there is more than one chunk per stage, else 1f1b, when left out.
     zb_v and dualpipe_v run two chunks per stage, down the stages and back up."""
+    microbatch_group_size_per_vp_stage: Count | None = None
+    """Of interleaved_1f1b: microbatches that run through one chunk before the next takes over; the
+    number of stages, when left out."""
+    defer_embedding_wgrad_compute: bool = False
+    """The last stage leaves the weight gradients of its logits to the end, when it would wait for
+    the stages before it. Keeps the logits' gradients of all those microbatches."""
+    wgrad_deferral_limit: Annotated[int, Field(ge=0)] = 0
+    """Microbatches, the first, for which it does; 0 for all."""
     overlap_p2p_communication: bool | None = None
     """Send and receive beside compute; off for gpipe and 1f1b, else on, when left out."""
     tp_comm_overlap: bool = False

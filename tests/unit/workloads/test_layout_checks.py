@@ -56,6 +56,36 @@ RULES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
          "training": train(global_batch_size=28, micro_batch_size=1), "num_gpus": 16},
         BATCH, ["7 microbatches", "twice"],
     ),
+    "a group smaller than the pipeline": (
+        {"parallelism": parallel(pp=4, vpp=2, microbatch_group_size_per_vp_stage=3)},
+        "parallelism.microbatch_group_size_per_vp_stage", ["3", "4 stages"],
+    ),
+    "a last group smaller than the pipeline": (
+        {"parallelism": parallel(pp=4, vpp=2, microbatch_group_size_per_vp_stage=5),
+         "training": train(global_batch_size=32, micro_batch_size=1)},
+        "parallelism.microbatch_group_size_per_vp_stage", ["leaves 3 of 8", "4 stages"],
+    ),
+    "groups without chunks": (
+        {"parallelism": parallel(pp=4, microbatch_group_size_per_vp_stage=4)},
+        "parallelism.microbatch_group_size_per_vp_stage", ["interleaved_1f1b"],
+    ),
+    "deferral on one stage": (
+        {"parallelism": parallel(defer_embedding_wgrad_compute=True)},
+        "parallelism.defer_embedding_wgrad_compute", ["above 1"],
+    ),
+    "deferral without fusion": (
+        {"parallelism": parallel(pp=4, defer_embedding_wgrad_compute=True),
+         "training": train(global_batch_size=32, gradient_accumulation_fusion=False)},
+        "parallelism.defer_embedding_wgrad_compute", ["gradient_accumulation_fusion"],
+    ),
+    "deferral twice": (
+        {"parallelism": parallel(pp=4, schedule="zb_h1", defer_embedding_wgrad_compute=True)},
+        "parallelism.defer_embedding_wgrad_compute", ["zb_h1"],
+    ),
+    "a limit of nothing": (
+        {"parallelism": parallel(pp=4, wgrad_deferral_limit=2)},
+        "parallelism.wgrad_deferral_limit", ["defer_embedding_wgrad_compute"],
+    ),
     "post-validation of one stage": (
         {"optimizer": OptimizerSpec(enable_optimizer_post_validation=True)},
         "optimizer.enable_optimizer_post_validation", ["pipeline_model_parallel_size above 1"],

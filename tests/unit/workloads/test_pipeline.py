@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from workloads.memory import peak_held
 from workloads.passes import Pass, PassInput, Route, pass_input
-from workloads.pipeline import SCHEDULES
+from workloads.pipeline import SCHEDULES, stage_order
+from workloads.spec import ParallelismSpec
 
 V_SHAPED = ("zb_v", "dualpipe_v")
 SHAPES = [(1, 3, 1), (2, 2, 1), (4, 8, 1), (4, 2, 1), (2, 4, 3), (4, 8, 2), (4, 4, 7), (16, 64, 7)]
@@ -57,8 +58,13 @@ def test_no_order_waits_for_itself(
     microbatches = groups * stages + (extra if name != "interleaved_1f1b" else 0)
     if not runs(name, stages, microbatches, chunks):
         return
-    route = Route(stages, chunks, name in V_SHAPED)
-    todo = [list(order) for order in orders(name, stages, microbatches, chunks)]
+    held = orders(name, stages, microbatches, chunks)
+    assert not any(left_over(held, Route(stages, chunks, name in V_SHAPED)))
+
+
+def left_over(held: list[tuple[Pass, ...]], route: Route) -> list[list[Pass]]:
+    """What cannot run when every stage goes as far as its inputs allow."""
+    todo = [list(order) for order in held]
     done: set[tuple[int, Pass]] = set()
     moved = True
     while moved:
@@ -70,7 +76,7 @@ def test_no_order_waits_for_itself(
                     break
                 done.add((stage, order.pop(0).output))
                 moved = True
-    assert not any(todo)
+    return todo
 
 
 def test_1f1b_by_hand() -> None:
@@ -147,3 +153,33 @@ def test_zb_h1_by_hand() -> None:
     names = {"forward": "f", "backward_input": "b", "backward_weight": "w"}
     text = " ".join(f"{names[s.direction]}{s.microbatch}" for s in order)
     assert text == "f0 f1 b0 f2 b1 w0 f3 b2 w1 b3 w2 w3"
+
+
+def test_interleaving_in_larger_groups_by_hand() -> None:
+    """Last of 2 stages, 5 microbatches in groups of 3 and 2, 2 chunks: warm-up of 3 forwards."""
+    parallelism = ParallelismSpec(
+        pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2,
+        microbatch_group_size_per_vp_stage=3,
+    )  # fmt: skip
+    order = stage_order(parallelism, 1, 5)
+    forwards = [step for step in order if step.direction == "forward"]
+    text = " ".join(f"f{step.microbatch}.{step.chunk}" for step in forwards)
+    assert text == "f0.0 f1.0 f2.0 f0.1 f1.1 f2.1 f3.0 f4.0 f3.1 f4.1"
+    assert [s.direction[0] for s in order[:5]] == ["f", "f", "f", "f", "b"]
+
+
+@given(stages=st.integers(2, 5), chunks=st.integers(2, 4), extra=st.integers(0, 4), data=st.data())
+def test_no_group_size_that_megatron_allows_waits_for_itself(
+    stages: int, chunks: int, extra: int, data: st.DataObject
+) -> None:
+    size = stages + extra
+    microbatches = size * data.draw(st.integers(1, 3)) + data.draw(
+        st.sampled_from([0, *range(stages, size)])
+    )
+    parallelism = ParallelismSpec(
+        pipeline_model_parallel_size=stages, virtual_pipeline_model_parallel_size=chunks,
+        microbatch_group_size_per_vp_stage=size,
+    )  # fmt: skip
+    held = [stage_order(parallelism, s, microbatches) for s in range(stages)]
+    assert all(len(set(order)) == 2 * microbatches * chunks for order in held)
+    assert not any(left_over(held, Route(stages, chunks)))
