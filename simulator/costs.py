@@ -4,6 +4,7 @@ Operations inside a pass are priced here once, as a `Profile`; exchanges that th
 on (data parallel, pipeline) get their latency, bytes and rate limit.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -64,24 +65,30 @@ class Costs:
         key = (tuple(map(id, layers)), direction, place)
         if key not in self._profiles:
             order = layers if direction == "forward" else layers[::-1]
-            parts = self._at_host_pace([self._layer(x, direction, place) for x in order])
-            self._profiles[key] = Profile(parts)
+            held = [self._layer(x, direction, place) for x in order]
+            launches = [
+                len(parts) if layer.host_launches is None else min(layer.host_launches, len(parts))
+                for layer, parts in zip(order, held, strict=True)
+            ]
+            self._profiles[key] = Profile(self._at_host_pace(held, launches))
         return self._profiles[key]
 
-    def _at_host_pace(self, layers: list[tuple[Segment, ...]]) -> list[Segment]:
+    def _at_host_pace(
+        self, layers: Sequence[tuple[Segment, ...]], launches: Sequence[int]
+    ) -> list[Segment]:
         """Layers end to end; where the host issues their operations more slowly than the GPU
         executes them, each layer begins with its share of the wait.
 
         Over a pass only the totals count: the host runs ahead while the GPU is busy.
         """
         each_s = self.cluster.profile.host_operation_s
-        num_operations = sum(map(len, layers))
+        num_operations = sum(launches)
         busy_s = sum(s.duration_s for layer in layers for s in layer)
         wait_s = max(0.0, num_operations * each_s - busy_s)
         parts: list[Segment] = []
-        for layer in layers:
-            if wait_s > 0.0 and layer:
-                share_s = wait_s * len(layer) / num_operations
+        for layer, issued in zip(layers, launches, strict=True):
+            if wait_s > 0.0 and issued:
+                share_s = wait_s * issued / num_operations
                 piece = Piece("waiting for the host", "overhead", "overhead", share_s)
                 parts.append(Segment((piece,), share_s))
             parts += layer

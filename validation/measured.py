@@ -163,8 +163,6 @@ def _check_supported(row: Row) -> None:
         raise NotModelledError(f"precision {row['precision']} is not built yet")
     if row.get("data_parallel_sharding", "") not in _SHARDING:
         raise NotModelledError(f"data-parallel sharding {row['data_parallel_sharding']}")
-    if row.get("cuda_graph", "") not in ("", "none", "local"):
-        raise NotModelledError("CUDA graphs")
     needed = ("num_layers", "hidden_size", "num_attention_heads", "seq_length",
               "global_batch_size", "num_gpus")  # fmt: skip
     blank = [key for key in needed if not row[key]]
@@ -244,7 +242,7 @@ def _run_spec(row: Row, software: Software, settings: Mapping[str, Any]) -> RunS
         training = _training(row, software, settings, arguments)
         parallelism = _parallelism(row, model, software, settings, arguments)
         optimizer = _optimizer(row, software)
-        cluster = _with_host(with_noted_network(cluster_of(row), row), row, software)
+        cluster = _with_host(with_noted_network(cluster_of(row), row), software)
         problems = check_layout(model, parallelism, training, optimizer, cluster.num_gpus)
     except ValidationError as error:
         first = error.errors()[0]
@@ -320,6 +318,7 @@ def _training(
         and "no-gradient-accumulation-fusion" not in arguments,
         cross_entropy_loss_fusion=software.cross_entropy_loss_fusion
         or "cross-entropy-loss-fusion" in arguments,
+        cuda_graph=_cuda_graph(row),
         bias_activation_fusion=software.bias_activation_fusion
         and "no-bias-swiglu-fusion" not in arguments,
     )
@@ -373,12 +372,21 @@ def _optimizer(row: Row, software: Software) -> OptimizerSpec:
     )
 
 
-def _with_host(cluster: ClusterSpec, row: Row, software: Software) -> ClusterSpec:
-    """The host's pace; none where a CUDA graph replays its launches."""
-    graphs = row.get("cuda_graph", "") not in ("", "none", "0")
-    pace_s = 0.0 if graphs else software.host_operation_s
+def _cuda_graph(row: Row) -> str:
+    """The run file's name of what is captured. Graphs of parts of a layer (attention, router)
+    count as the whole layer's."""
+    text = row.get("cuda_graph", "").lower().replace(" ", "_")
+    if text in ("", "0") or text.startswith("none"):
+        return "none"
+    return "full_iteration" if "full_iteration" in text else "per_layer"
+
+
+def _with_host(cluster: ClusterSpec, software: Software) -> ClusterSpec:
     profile = cluster.profile.model_copy(
-        update={"host_operation_s": pace_s, "step_overhead_s": software.step_overhead_s}
+        update={
+            "host_operation_s": software.host_operation_s,
+            "step_overhead_s": software.step_overhead_s,
+        }
     )
     return cluster.model_copy(update={"profile": profile})
 

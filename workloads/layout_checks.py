@@ -25,6 +25,7 @@ def check_layout(
         *_batch(parallelism, training, num_gpus),
         *_deferral(parallelism, training),
         *_recompute(model, parallelism, training),
+        *_cuda_graph(training),
         *_optimizer(optimizer),
         *_post_validation(optimizer, parallelism),
     ]
@@ -235,6 +236,15 @@ def _recompute(
         yield (
             "training.recompute_num_layers",
             f"{training.recompute_num_layers} exceeds the {most} layers of a chunk",
+        )
+
+
+def _cuda_graph(training: TrainingSpec) -> Iterator[Problem]:
+    """Megatron-LM, transformer_config.py."""
+    if training.cuda_graph == "per_layer" and training.recompute_granularity == "full":
+        yield (
+            "training.cuda_graph",
+            "full recomputation is captured by full_iteration only, not by per_layer",
         )
 
 

@@ -188,3 +188,6 @@ class LayerWork:
     recompute: tuple[Operation, ...] = field(default=())
     """Forward operations executed again just before `backward`."""
     parameters: int = 0
+    host_launches: int | None = None
+    """What the host issues for it per pass, where CUDA graphs replay its operations; None: each of
+    them."""

@@ -110,6 +110,10 @@ class TrainingSpec(Spec):
     """Weight gradients are added to the main gradients by the GEMM itself; otherwise (before 2022,
     or without APEX) by a kernel of its own after each."""
     cross_entropy_loss_fusion: bool = False
+    cuda_graph: Literal["none", "per_layer", "full_iteration"] = "none"
+    """Replayed instead of launched by the host: `per_layer`, forward and backward of each
+    transformer layer as one graph; `full_iteration`, all forwards and backwards of a step. Matters
+    where cluster.profile.host_operation_s is set; the memory of graphs is not modelled."""
     bias_activation_fusion: bool = True
     """A gated activation is one kernel; otherwise SiLU and product are kernels of their own."""
 

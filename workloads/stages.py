@@ -1,5 +1,7 @@
 """Which layers each model chunk of each pipeline stage holds."""
 
+from dataclasses import replace
+
 from workloads.ends import embedding_layer, output_head
 from workloads.layers import Shapes, transformer_layer
 from workloads.operations import Collective, LayerWork
@@ -21,10 +23,15 @@ def recomputed_layers(training: TrainingSpec, num_layers: int) -> int:
 
 def stage_chunks(model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec) -> Chunks:
     """(stage, chunk) -> its layers, first to last. Equal layers are one object."""
-    kept = transformer_layer(model, training, parallelism, recomputed=False)
-    again = transformer_layer(model, training, parallelism, recomputed=True)
-    embedding = embedding_layer(model, training, parallelism)
-    head = output_head(model, training, parallelism)
+    layer, end = _host_launches(training)
+    kept = replace(
+        transformer_layer(model, training, parallelism, recomputed=False), host_launches=layer
+    )
+    again = replace(
+        transformer_layer(model, training, parallelism, recomputed=True), host_launches=layer
+    )
+    embedding = replace(embedding_layer(model, training, parallelism), host_launches=end)
+    head = replace(output_head(model, training, parallelism), host_launches=end)
     from_before, from_behind = _regather(model, training, parallelism)
     held: Chunks = {}
     for place, contents in partition(model, parallelism).items():
@@ -35,6 +42,13 @@ def stage_chunks(model: ModelSpec, training: TrainingSpec, parallelism: Parallel
         body = (again,) * num_again + (kept,) * (num_layers - num_again)
         held[place] = (*before, *body, *behind)
     return held
+
+
+def _host_launches(training: TrainingSpec) -> tuple[int | None, int | None]:
+    """Of a transformer layer, and of the ends of the model, where they are in CUDA graphs."""
+    return {"none": (None, None), "per_layer": (1, None), "full_iteration": (0, 0)}[
+        training.cuda_graph
+    ]
 
 
 def boundary_bytes(model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec) -> float:

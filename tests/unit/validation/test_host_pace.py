@@ -1,11 +1,15 @@
 """Passes whose kernels are shorter than the host needs to issue them."""
 
+from dataclasses import replace
+
 import pytest
+from small_runs import small_cluster, small_model, small_run
 
 from hardware.presets import load_fabric, load_node
 from hardware.spec import ClusterSpec, ProfileSpec
 from simulator.costs import Costs
 from simulator.placement import RankPlace
+from simulator.simulate import simulate
 from workloads.operations import LayerWork, MemoryBound
 
 SMALL = LayerWork("small", (MemoryBound("copy", "elementwise", 1e3),) * 3, ())
@@ -43,3 +47,29 @@ def test_the_host_runs_ahead_beside_a_long_kernel() -> None:
     short_s, _ = seconds((SMALL,), 0.0)
     total_s, _ = seconds((LARGE, SMALL), long_s / 2)
     assert total_s == pytest.approx(max(long_s + short_s, 4 * long_s / 2))
+
+
+def test_a_graph_of_a_layer_is_one_launch() -> None:
+    """Two layers of three kernels: six issues, two of which one layer is a graph's single one and
+    the other's three; none when all are replayed."""
+    graph, all_ = replace(SMALL, host_launches=1), replace(SMALL, host_launches=0)
+    busy_s, _ = seconds((SMALL, SMALL), 0.0)
+    assert seconds((graph, graph), 1e-3)[0] == pytest.approx(2 * 1e-3)
+    assert seconds((graph, SMALL), 1e-3)[0] == pytest.approx(4 * 1e-3)
+    assert seconds((all_, all_), 1e-3) == (pytest.approx(busy_s), 0.0)
+
+
+def test_graphs_take_the_hosts_time_out_of_a_step() -> None:
+    """Small layers on a slow host: no graph, then the layers', then all of it, as fast as a host
+    that takes no time."""
+
+    def step_s(cuda_graph: str, pace_s: float = 1e-4) -> float:
+        profile = ProfileSpec(host_operation_s=pace_s, gpu_speed_deviation=0.0)
+        run = small_run(
+            small_cluster(1, 1, profile=profile), training={"cuda_graph": cuda_graph},
+            model=small_model(num_layers=8),
+        )  # fmt: skip
+        return float(simulate(run).metrics["step_time_s"])
+
+    assert step_s("none") > 1.5 * step_s("per_layer") > step_s("full_iteration")
+    assert step_s("full_iteration") == pytest.approx(step_s("none", 0.0))

@@ -123,10 +123,18 @@ def test_rows_that_cannot_be_simulated_say_why(changes: dict[str, str], reason: 
         run_specs(row(**changes))
 
 
-def test_the_host_sets_no_pace_in_a_cuda_graph() -> None:
-    (eager,), (graph,) = run_specs(ROW), run_specs(row(cuda_graph="local"))
-    assert eager.cluster.profile.host_operation_s > 0
-    assert graph.cluster.profile.host_operation_s == 0
+@pytest.mark.parametrize(
+    ("cell", "captured"),
+    [
+        ("", "none"), ("none:attn+mamba", "none"), ("local", "per_layer"),
+        ("transformer_engine:attn+moe_router", "per_layer"), ("full iteration", "full_iteration"),
+        ("local:full_iteration", "full_iteration"),
+    ],
+)  # fmt: skip
+def test_what_a_cuda_graph_captures(cell: str, captured: str) -> None:
+    (run,) = run_specs(row(cuda_graph=cell, recompute_granularity="none"))
+    assert run.training.cuda_graph == captured
+    assert run.cluster.profile.host_operation_s > 0
 
 
 def test_memory_in_its_unit() -> None:

@@ -56,6 +56,11 @@ RULES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
          "training": train(global_batch_size=28, micro_batch_size=1), "num_gpus": 16},
         BATCH, ["7 microbatches", "twice"],
     ),
+    "a graph of recomputed layers": (
+        {"training": train(
+            global_batch_size=32, recompute_granularity="full", cuda_graph="per_layer")},
+        "training.cuda_graph", ["full_iteration"],
+    ),
     "a group smaller than the pipeline": (
         {"parallelism": parallel(pp=4, vpp=2, microbatch_group_size_per_vp_stage=3)},
         "parallelism.microbatch_group_size_per_vp_stage", ["3", "4 stages"],
