@@ -21,7 +21,14 @@ from pydantic_core import ErrorDetails
 
 from simulator.errors import Problem
 from simulator.runspec import RunSpec
-from simulator.spec_errors import key_path, place_at, spec_problem, suggest_key, suggest_value
+from simulator.spec_errors import (
+    key_path,
+    place_at,
+    schema_at,
+    spec_problem,
+    suggest_key,
+    suggest_value,
+)
 from simulator.yaml_lines import Located
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
 
@@ -96,7 +103,10 @@ def _mended(
             plain = _renamed(plain, path, near)
             written.setdefault(".".join((*path[:-1], near or path[-1])), path)
         elif detail["type"] == "literal_error":
-            plain = _renamed(plain, path, path[-1], suggest_value(path, detail["input"]))
+            near = suggest_value(path, detail["input"])
+            if path[-1].isdigit() and near is None:  # in a list something must stand
+                near = schema_at(path)["enum"][0]
+            plain = _renamed(plain, path, path[-1], near)
     return plain, written
 
 
@@ -106,7 +116,12 @@ def _renamed(
     """Move what stands at `path` to the sibling `key`, unless that is set; or change its value."""
     copy = dict(mapping)
     if len(path) > 1:
-        copy[path[0]] = _renamed(copy[path[0]], path[1:], key, value)
+        inner = copy[path[0]]
+        if isinstance(inner, list):
+            i = int(path[1])
+            copy[path[0]] = [*inner[:i], value, *inner[i + 1 :]]
+        else:
+            copy[path[0]] = _renamed(inner, path[1:], key, value)
         return copy
     old = copy.pop(path[0])
     if key == path[0] and value is not None:

@@ -5,7 +5,7 @@ on (data parallel, pipeline) get their latency, bytes and rate limit.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hardware.collectives import CollectiveCost, GroupShape, collective_cost, point_to_point
@@ -101,7 +101,10 @@ class Costs:
             return self.segments(layer.forward, "forward", place)
         if direction == "backward_weight":
             return self.segments(weight_part(layer), "backward_weight", place)
-        again = self.segments(layer.recompute, "recompute", place)
+        again = tuple(
+            replace(segment, parameters=0)  # run again, they complete no gradient
+            for segment in self.segments(layer.recompute, "recompute", place)
+        )
         rest = layer.backward if direction == "backward" else input_part(layer)
         return again + self.segments(rest, "backward", place)
 

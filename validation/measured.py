@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -25,7 +25,13 @@ from validation.defaults import Software, software_of
 from validation.network_notes import with_noted_network
 from validation.splits import split_by_arguments, split_of
 from workloads.layout_checks import check_layout
-from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
+from workloads.spec import (
+    ModelSpec,
+    OptimizerSpec,
+    ParallelismSpec,
+    RecomputeModule,
+    TrainingSpec,
+)
 
 Row = Mapping[str, str]
 
@@ -295,6 +301,10 @@ def _model(row: Row, software: Software, arguments: Mapping[str, str]) -> ModelS
     )
 
 
+_MODULE = "|".join(sorted(get_args(RecomputeModule), key=len, reverse=True))
+"""Longest first: `moe_act` is not `moe`."""
+
+
 def _training(
     row: Row, software: Software, settings: Mapping[str, Any], arguments: Mapping[str, str]
 ) -> TrainingSpec:
@@ -303,15 +313,14 @@ def _training(
         backend = "unfused"
     if arguments.get("attention-backend") in ("flash", "fused", "unfused"):
         backend = "unfused" if arguments["attention-backend"] == "unfused" else "flash"
-    modules = row.get("recompute_modules", "")
-    if settings["recompute"] == "selective" and modules not in ("", "core_attn"):
-        raise NotModelledError(f"recomputation of {modules} is not built yet")
+    modules = re.findall(_MODULE, row.get("recompute_modules", ""))
     return TrainingSpec(
         seq_length=int(row["seq_length"]),
         micro_batch_size=settings["micro_batch_size"],
         global_batch_size=int(row["global_batch_size"]),
         precision=row.get("precision", "") or "bf16",
         recompute_granularity=settings["recompute"],
+        recompute_modules=tuple(modules) or ("core_attn",),
         attention_backend=backend,
         accumulate_allreduce_grads_in_fp32=software.accumulate_allreduce_grads_in_fp32,
         gradient_accumulation_fusion=software.gradient_accumulation_fusion

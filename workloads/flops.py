@@ -31,8 +31,13 @@ def layer_forward_flops_per_token(model: ModelSpec, training: TrainingSpec) -> f
     """Matrix products of one layer, forward: projections, scores and context, MLP."""
     h, core = model.hidden_size, model.num_attention_heads * model.head_dim
     qkv = core + 2 * model.query_groups * model.head_dim
-    mlp = model.ffn_size * (3 if model.gated_linear_unit else 2)
-    return 2.0 * h * (qkv + core + mlp) + _core_flops_per_token(model, training)
+    attention = 2.0 * h * (qkv + core) + _core_flops_per_token(model, training)
+    return attention + _mlp_flops_per_token(model)
+
+
+def _mlp_flops_per_token(model: ModelSpec) -> float:
+    products = 3 if model.gated_linear_unit else 2
+    return 2.0 * model.hidden_size * model.ffn_size * products
 
 
 def _core_flops_per_token(model: ModelSpec, training: TrainingSpec) -> float:
@@ -60,6 +65,8 @@ def hardware_flops(model: ModelSpec, training: TrainingSpec, parallelism: Parall
     chunks = partition(model, parallelism).values()
     again = sum(recomputed_layers(training, len(chunk.layers)) for chunk in chunks)
     extra = again * layer_forward_flops_per_token(model, training)
-    if training.recompute_granularity == "selective":
-        extra = model.num_layers * _core_flops_per_token(model, training)
+    if "core_attn" in training.selected_modules:
+        extra += model.num_layers * _core_flops_per_token(model, training)
+    if "mlp" in training.selected_modules:
+        extra += model.num_layers * _mlp_flops_per_token(model)
     return model_flops(model, training) + extra * tokens

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from workloads.attention import attention_core
 from workloads.operations import Collective, Gemm, LayerWork, MemoryBound, Operation, Overlapped
-from workloads.spec import ModelSpec, ParallelismSpec, TrainingSpec
+from workloads.spec import ModelSpec, ParallelismSpec, RecomputeModule, TrainingSpec
 
 ELEMENT_BYTES = 2
 MASK_BYTES = 1
@@ -92,21 +92,25 @@ def transformer_layer(
     model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec, recomputed: bool
 ) -> LayerWork:
     """Attention and MLP block. `recomputed`: the whole layer is run again before its backward;
-    otherwise only its attention core is, when recompute_granularity says `selective`."""
+    otherwise only the modules that selective recomputation names are."""
     x = Shapes(model, training, parallelism)
     core, core_backward = attention_core(x)
+    norms = norm_forward(x, "input norm"), norm_forward(x, "mlp norm")
+    mlp = (
+        *column_forward(x, "fc1", x.fc1_width),
+        *_activation(x, "fwd"),
+        *row_forward(x, "fc2", x.ffn),
+    )
     forward = (
-        *norm_forward(x, "input norm"),
+        *norms[0],
         *column_forward(x, "qkv", x.qkv_width),
         *_qkv_copies(x),
         *_rotary(x),
         *core,
         *row_forward(x, "proj", x.core_width),
         *_dropout_add(x, "attention"),
-        *norm_forward(x, "mlp norm"),
-        *column_forward(x, "fc1", x.fc1_width),
-        *_activation(x, "fwd"),
-        *row_forward(x, "fc2", x.ffn),
+        *norms[1],
+        *mlp,
         *_dropout_add(x, "mlp"),
     )
     backward = (
@@ -125,11 +129,13 @@ def transformer_layer(
         *column_backward(x, "qkv", x.qkv_width),
         *norm_backward(x, "input norm"),
     )
-    again: tuple[Operation, ...] = ()
+    modules: dict[RecomputeModule, tuple[Operation, ...]] = {
+        "layernorm": (*norms[0], *norms[1]), "core_attn": tuple(core), "mlp": mlp,
+    }  # fmt: skip
+    chosen = training.selected_modules
+    again = tuple(op for module, ops in modules.items() if module in chosen for op in ops)
     if recomputed:
         again = forward
-    elif training.recompute_granularity == "selective":
-        again = tuple(core)
     parameters = sum(op.parameters for op in forward)
     return LayerWork("transformer layer", forward, backward, again, parameters)
 

@@ -226,9 +226,19 @@ def _deferral(parallelism: ParallelismSpec, training: TrainingSpec) -> Iterator[
         yield key, f"'{parallelism.pipeline_schedule}' defers weight gradients by itself"
 
 
+_MODULES = {"core_attn", "mlp", "layernorm"}
+"""What every layer has."""
+_LACKS = {
+    "moe": "no experts", "moe_act": "no experts", "shared_experts": "no shared experts",
+    "mla_up_proj": "no multi-latent attention",
+}  # fmt: skip
+
+
 def _recompute(
     model: ModelSpec, parallelism: ParallelismSpec, training: TrainingSpec
 ) -> Iterator[Problem]:
+    for module in sorted(training.selected_modules - _MODULES):
+        yield "training.recompute_modules", f"{module}: the model has {_LACKS[module]}"
     if training.recompute_granularity != "full" or any(partition_problems(model, parallelism)):
         return
     most = max(len(chunk.layers) for chunk in partition(model, parallelism).values())

@@ -93,14 +93,25 @@ def layer_activation_bytes(
     mask = x.norm_tokens * x.h * MASK_BYTES if model.hidden_dropout else 0
     outside = 4 * x.norm_bytes + 2 * mask  # inputs of both norms and of both blocks; two dropouts
     qkv = x.tokens * x.qkv_width * ELEMENT_BYTES
-    mlp = x.tokens * (x.fc1_width + x.ffn) * ELEMENT_BYTES
     context = x.tokens * x.core_width * ELEMENT_BYTES
-    return outside + qkv + mlp + context + _core_bytes(x)
+    return outside + qkv + _mlp_bytes(x) + context + _core_bytes(x) - rebuilt_bytes(x)
+
+
+def _mlp_bytes(x: Shapes) -> float:
+    """Outputs of the first product and of the activation."""
+    return float(x.tokens * (x.fc1_width + x.ffn) * ELEMENT_BYTES)
+
+
+def rebuilt_bytes(x: Shapes) -> float:
+    """What selective recomputation of the MLP and the norms does not keep of a layer, and has of
+    one layer at a time."""
+    chosen = x.training.selected_modules
+    return _mlp_bytes(x) * ("mlp" in chosen) + 2 * x.norm_bytes * ("layernorm" in chosen)
 
 
 def _core_bytes(x: Shapes) -> float:
     """Inside the attention core: s^2 scores unless they are fused away or recomputed."""
-    if x.training.recompute_granularity == "selective":
+    if "core_attn" in x.training.selected_modules:
         return 0.0
     if x.training.attention_backend == "flash":
         return 4.0 * x.tokens * x.heads  # the softmax statistics, fp32
@@ -167,7 +178,8 @@ def _activations(
         waiting.append(left)
     has_loss = any(c.loss for c in stage_contents(model, parallelism, stage))
     deferred = _deferred_bytes(x, order) if has_loss else 0.0
-    return peak_held(order, kept, waiting) + again_at_once * layer + deferred
+    working = again_at_once * layer + rebuilt_bytes(x)
+    return peak_held(order, kept, waiting) + working + deferred
 
 
 def _deferred_bytes(x: Shapes, order: Order) -> float:

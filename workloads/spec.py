@@ -13,6 +13,11 @@ from workloads.layout_string import chunks_of_layout
 
 Count = Annotated[int, Field(gt=0)]
 
+RecomputeModule = Literal[
+    "core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts"
+]
+"""Megatron-LM, transformer_config.py, recompute_modules."""
+
 
 class Spec(BaseModel):
     """Base of all specs of this folder: frozen, no unknown keys."""
@@ -100,6 +105,10 @@ class TrainingSpec(Spec):
     """Of full recomputation: `uniform` checkpoints groups of recompute_num_layers layers,
     `block` recomputes the first recompute_num_layers layers of each chunk."""
     recompute_num_layers: Count = 1
+    recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)
+    """Of selective recomputation: what runs again in the backward of every layer. `core_attn`: the
+    attention core; `mlp`: the dense MLP; `layernorm`: both norms, whose outputs are thrown away;
+    the others belong to experts and to multi-latent attention."""
     attention_backend: Literal["flash", "unfused"] = "flash"
     """`flash`: one fused kernel. `unfused`: bmm, masked softmax, dropout, bmm (before 2023)."""
     flops_convention: Literal["full", "causal"] = "full"
@@ -116,6 +125,12 @@ class TrainingSpec(Spec):
     where cluster.profile.host_operation_s is set; the memory of graphs is not modelled."""
     bias_activation_fusion: bool = True
     """A gated activation is one kernel; otherwise SiLU and product are kernels of their own."""
+
+    @property
+    def selected_modules(self) -> frozenset[RecomputeModule]:
+        """What selective recomputation runs again; nothing unless it is asked for."""
+        chosen = self.recompute_granularity == "selective"
+        return frozenset(self.recompute_modules if chosen else ())
 
 
 class ParallelismSpec(Spec):

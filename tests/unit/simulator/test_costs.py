@@ -1,7 +1,7 @@
 """Prices of operations against kernel and collective models asked directly."""
 
 import pytest
-from small_runs import H100_NODE, small_cluster, small_model
+from small_runs import H100_NODE, small_cluster, small_model, small_run
 
 from hardware.collectives import GroupShape, collective_cost, point_to_point
 from hardware.contention import MEMORY_BOUND_SHARE, gemm_slowdown
@@ -232,3 +232,15 @@ def test_host_time_comes_from_the_profile() -> None:
     (segment,) = Costs(CLUSTER.model_copy(update={"profile": slow})).host_segments()
     assert segment.duration_s == 0.25
     assert segment.pieces[0].category == "overhead"
+
+
+def test_what_runs_again_completes_no_gradient() -> None:
+    """Buckets close by the weights that backward has completed; recomputation reads them only."""
+    model, training = small_model(), {"recompute_granularity": "full"}
+    run = small_run(small_cluster(), model=model, training=training)
+    layer = transformer_layer(model, run.training, run.parallelism, recomputed=True)
+    profile = Costs(run.cluster).pass_profile((layer, layer), "backward", RankPlace())
+    assert profile.parameters[-1] == 2 * layer.parameters
+    forward, backward = len(layer.forward), len(layer.backward)
+    assert set(profile.parameters[: forward + 1]) == {0}
+    assert profile.parameters[forward + backward] == layer.parameters

@@ -164,6 +164,17 @@ def test_a_misspelt_key_does_not_hide_what_the_layout_says(tmp_path: Path) -> No
     assert any(line.startswith(f"{told} num_attention_heads (16)") for line in lines)
 
 
+def test_a_wrong_entry_of_a_list_is_told_and_hides_nothing(tmp_path: Path) -> None:
+    modules = ("training.recompute_granularity=selective",
+               "training.recompute_modules=[zzz, layernrom, moe]")  # fmt: skip
+    lines = refusal(write(tmp_path, GOOD), modules)
+    assert any("recompute_modules.0: 'zzz' is not allowed; choose core_attn" in x for x in lines)
+    assert any("'layernrom'" in x and "did you mean 'layernorm'?" in x for x in lines)
+    assert any(x.endswith("moe: the model has no experts") for x in lines)
+    one = refusal(write(tmp_path, GOOD), ("training.recompute_modules=mlp",))
+    assert one[-1].endswith("'mlp' is not a list")
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

@@ -56,6 +56,11 @@ RULES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
          "training": train(global_batch_size=28, micro_batch_size=1), "num_gpus": 16},
         BATCH, ["7 microbatches", "twice"],
     ),
+    "recomputed experts of a dense model": (
+        {"training": train(global_batch_size=32, recompute_granularity="selective",
+                           recompute_modules=["mlp", "moe_act"])},
+        "training.recompute_modules", ["moe_act", "no experts"],
+    ),
     "a graph of recomputed layers": (
         {"training": train(
             global_batch_size=32, recompute_granularity="full", cuda_graph="per_layer")},
