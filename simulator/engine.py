@@ -8,12 +8,13 @@ its ranks' compute.
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from operator import ge
 from typing import Any, TypeAlias
 
 import simpy
 
 from simulator.errors import SimulationError
-from simulator.network import Network, Weights
+from simulator.network import Network, Weights, postponed
 from simulator.profile import QUIET, Profile, Slowdown
 from simulator.trace import Category
 
@@ -72,12 +73,16 @@ class Rank:
     """Exchanges that slow this rank now."""
     slowdown: Slowdown = QUIET
     profile: Profile | None = None
-    """What it computes now: from `position_s`, reached at `since_s`, to `to_s`."""
-    position_s: float = 0.0
-    since_s: float = 0.0
+    """What it computes now, to position `to_s`."""
     to_s: float = 0.0
-    timer: int = 0
-    computed: Any = None
+    clock_s: float = 0.0
+    """Where it was on the profile's clock of `slowdown`, at `since_s`."""
+    since_s: float = 0.0
+    timer: Any = None
+    timed: Slowdown = QUIET
+    """The slow-down for which the timer was set."""
+    rings_early: bool = False
+    """Whether the timer rings before the end, since more slows the rank than when it was set."""
 
 
 _Steps: TypeAlias = Generator[simpy.Event, Any, None]
@@ -126,35 +131,30 @@ class Engine:
             task.start_s = env.now
             if task.profile is not None:
                 if task.to_s > task.from_s:
-                    yield self._compute(rank, task.profile, task.from_s, task.to_s)
+                    yield from self._compute(rank, task.profile, task.from_s, task.to_s)
             elif task.exchange is not None:
                 yield from self._join(task.exchange)
             task.end_s = env.now
             if task.waiter is not None:
                 task.waiter.succeed()
 
-    def _compute(self, rank: Rank, profile: Profile, from_s: float, to_s: float) -> simpy.Event:
-        """Start computing; the event fires when it is done, however often it is slowed."""
-        rank.profile, rank.position_s, rank.to_s = profile, from_s, to_s
-        done = rank.computed = self._env.event()
-        self._time(rank)
-        return done
+    def _compute(self, rank: Rank, profile: Profile, from_s: float, to_s: float) -> _Steps:
+        """Compute to the end, however often it is slowed on the way."""
+        rank.profile, rank.to_s = profile, to_s
+        rank.clock_s, rank.since_s = profile.clock_s(from_s, rank.slowdown), self._env.now
+        left_s = profile.clock_s(to_s, rank.slowdown) - rank.clock_s
+        while left_s > 0.0:
+            rank.timed, rank.rings_early = rank.slowdown, False
+            rank.timer = self._env.timeout(left_s)
+            yield rank.timer
+            left_s = self._left_s(rank) if rank.rings_early else 0.0
+        rank.profile = None
 
-    def _time(self, rank: Rank) -> None:
-        """Set the timer for what is left; a later one makes this one void."""
+    def _left_s(self, rank: Rank) -> float:
+        """Seconds of what a rank computes that are left if nothing changes."""
         assert rank.profile is not None
-        rank.since_s = self._env.now
-        rank.timer += 1
-        timer = rank.timer
-        left_s = rank.profile.time_s(rank.position_s, rank.to_s, rank.slowdown)
-        # rounding may leave a position a hair beyond the end
-        event = self._env.timeout(max(0.0, left_s))
-        event.callbacks.append(lambda _: self._computed(rank, timer))
-
-    def _computed(self, rank: Rank, timer: int) -> None:
-        if timer == rank.timer:
-            rank.profile = None
-            rank.computed.succeed()
+        now_s = rank.clock_s + (self._env.now - rank.since_s)
+        return rank.profile.clock_s(rank.to_s, rank.slowdown) - now_s
 
     def _join(self, exchange: Exchange) -> _Steps:
         env = self._env
@@ -192,12 +192,25 @@ class Engine:
         if slowdown == rank.slowdown:
             return
         if rank.profile is not None:
-            elapsed_s = self._env.now - rank.since_s
-            position_s = rank.profile.advance_s(rank.position_s, elapsed_s, rank.slowdown)
-            rank.position_s = min(position_s, rank.to_s)
-            rank.slowdown = slowdown
-            self._time(rank)
+            self._change_clock(rank, rank.profile, slowdown)
         rank.slowdown = slowdown
+
+    def _change_clock(self, rank: Rank, profile: Profile, slowdown: Slowdown) -> None:
+        """Go on from the same position at another pace.
+
+        A timer that was set for a pace no slower than the new one rings too early, at worst, and
+        what is left is timed then; any other is set anew.
+        """
+        now_s = self._env.now
+        clock_s = rank.clock_s + (now_s - rank.since_s)
+        position_s = min(profile.position_s(clock_s, rank.slowdown), rank.to_s)
+        rank.clock_s, rank.since_s = profile.clock_s(position_s, slowdown), now_s
+        rank.rings_early = True
+        if rank.timed is QUIET or all(map(ge, slowdown, rank.timed)):
+            return
+        left_s = profile.clock_s(rank.to_s, slowdown) - rank.clock_s
+        rank.timer = postponed(self._env, rank.timer, left_s)
+        rank.timed, rank.rings_early = slowdown, False
 
     def _check_finished(self) -> None:
         stuck = [

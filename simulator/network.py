@@ -6,7 +6,7 @@ the bytes that all of them put there per byte of one of them.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import simpy
@@ -22,10 +22,10 @@ class Flow:
     links: Weights
     limit_bytes_per_s: float
     remaining_bytes: float
-    finished: Any
     rate_bytes_per_s: float = 0.0
     since_s: float = 0.0
-    version: int = field(default=0)
+    end: Any = None
+    """The event of its last byte."""
 
 
 def max_min_rates(flows: Sequence[Flow], capacity: Sequence[float]) -> list[float]:
@@ -61,6 +61,13 @@ def max_min_rates(flows: Sequence[Flow], capacity: Sequence[float]) -> list[floa
     return rates
 
 
+def postponed(env: simpy.Environment, timer: simpy.Event, delay_s: float) -> simpy.Event:
+    """A timer in place of another, sooner or later: who waits for that one waits for this one."""
+    later = env.timeout(delay_s, timer.value)
+    later.callbacks, timer.callbacks = timer.callbacks, []
+    return later
+
+
 class Network:
     """The links of one run and the flows on them."""
 
@@ -72,15 +79,14 @@ class Network:
 
     def start(self, num_bytes: float, links: Weights, limit_bytes_per_s: float) -> simpy.Event:
         """Send `num_bytes`; the returned event fires when the last of them has arrived."""
-        flow = Flow(links, limit_bytes_per_s, num_bytes, self._env.event())
-        flow.since_s = self._env.now
+        flow = Flow(links, limit_bytes_per_s, num_bytes, since_s=self._env.now)
         self.num_flows += 1
         shared = False
         for link, _ in links:
             shared = shared or bool(self._on_link[link])
             self._on_link[link][flow] = None
         self._share(self._connected(flow) if shared else (flow,))
-        return flow.finished  # type: ignore[no-any-return]
+        return flow.end  # type: ignore[no-any-return]
 
     def _connected(self, flow: Flow) -> list[Flow]:
         """Flows reachable from `flow` through links in use, in a fixed order."""
@@ -111,17 +117,18 @@ class Network:
         now = self._env.now
         flow.remaining_bytes -= flow.rate_bytes_per_s * (now - flow.since_s)
         flow.since_s, flow.rate_bytes_per_s = now, rate
-        flow.version += 1
-        version = flow.version
-        timer = self._env.timeout(max(0.0, flow.remaining_bytes) / rate)
-        timer.callbacks.append(lambda _: self._end(flow, version))
+        left_s = max(0.0, flow.remaining_bytes) / rate
+        if flow.end is None:
+            flow.end = self._env.timeout(left_s, flow)
+            flow.end.callbacks.append(self._ended)
+        else:
+            flow.end = postponed(self._env, flow.end, left_s)
 
-    def _end(self, flow: Flow, version: int) -> None:
-        if flow.version != version:
-            return  # the rate changed on the way: a later timer ends it
+    def _ended(self, event: Any) -> None:
+        """Give the rate of a flow that has ended to those that shared a link with it."""
+        flow: Flow = event.value
         for link, _ in flow.links:
             self._on_link[link].pop(flow, None)
-        flow.finished.succeed()
         left = self._neighbours(flow.links)
         while left:
             group = self._connected(left[0])

@@ -71,19 +71,17 @@ class Profile:
     def duration_s(self) -> float:
         return self.bounds_s[-1]
 
-    def time_s(self, start_s: float, end_s: float, slowdown: Slowdown) -> float:
-        """Seconds from one position to another at a given slow-down."""
+    def clock_s(self, position_s: float, slowdown: Slowdown) -> float:
+        """Seconds from the start to a position, when all is slowed; rises with the position."""
         if slowdown is QUIET:
-            return end_s - start_s
-        clock = self._clock(slowdown)
-        return _read(self.bounds_s, clock, end_s) - _read(self.bounds_s, clock, start_s)
+            return position_s
+        return _read(self.bounds_s, self._clock(slowdown), position_s)
 
-    def advance_s(self, start_s: float, elapsed_s: float, slowdown: Slowdown) -> float:
-        """Position reached from `start_s` after `elapsed_s` at a given slow-down."""
+    def position_s(self, clock_s: float, slowdown: Slowdown) -> float:
+        """Position reached after so many seconds from the start; not beyond the end."""
         if slowdown is QUIET:
-            return min(start_s + elapsed_s, self.duration_s)
-        clock = self._clock(slowdown)
-        return _read(clock, self.bounds_s, _read(self.bounds_s, clock, start_s) + elapsed_s)
+            return min(clock_s, self.duration_s)
+        return _read(self._clock(slowdown), self.bounds_s, clock_s)
 
     def _clock(self, slowdown: Slowdown) -> tuple[float, ...]:
         """Time at each bound when all is slowed, kept for the next to ask."""

@@ -13,7 +13,7 @@ INF = float("inf")
 
 
 def flow(*links: tuple[int, float], limit: float = INF) -> Flow:
-    return Flow(tuple(links), limit, 1.0, None)
+    return Flow(tuple(links), limit, 1.0)
 
 
 def test_one_link_is_shared_evenly() -> None:
