@@ -7,8 +7,9 @@ exchange has one member per class of the ranks that take part in it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 from hardware.collectives import CollectiveCost
 from simulator.costs import Costs
@@ -19,7 +20,7 @@ from simulator.profile import QUIET, Profile, Segment, Slowdown
 from simulator.trace import Category, communication_kind
 from workloads.graph import DeferredHead, StageWork, StepWork
 from workloads.operations import Collective, CollectiveKind, Operation
-from workloads.passes import Pass, Route, pass_input
+from workloads.passes import Direction, Pass, Route, pass_input
 
 MAX_TASKS = 20_000_000
 """What fits in memory: about 0.3 kB each."""
@@ -57,6 +58,14 @@ def _check_size(num_tasks: int) -> None:
         )
 
 
+class Feeder(NamedTuple):
+    """Where passes of one kind have their input from: a class and its passes of one kind."""
+
+    c: int
+    direction: Direction
+    chunk: int
+
+
 @dataclass
 class _Builder:
     work: StepWork
@@ -74,19 +83,31 @@ class _Builder:
 
     def tie(self, ranks: Sequence[Rank]) -> None:
         """Give each pass the transfer that brings its input."""
+        feeders: dict[tuple[int, Direction, int], Feeder | None] = {}
         for (c, step), task in self.first_of.items():
-            stage = self.folded.stage(c)
-            source = pass_input(step, stage, self.route)
-            if source is not None and source.stage != stage:
-                from_before = self.goes_next(source.source)
-                feeder = self.folded.previous(c) if from_before else self.folded.next(c)
-                transfer = self.output_of[feeder, source.source]
+            kind = c, step.direction, step.chunk
+            if kind not in feeders:
+                feeders[kind] = self.feeder(c, step)
+            feeder = feeders[kind]
+            if feeder is not None:
+                output = Pass(feeder.direction, step.microbatch, feeder.chunk)
+                transfer = self.output_of[feeder.c, output]
                 task.needs = (transfer, *task.needs)
-                if (c, step) in self.joined:
+                if self.joined and (c, step) in self.joined:
                     begins = self.first_of[c, self.joined[c, step]]
                     begins.needs = (transfer, *begins.needs)
                 assert transfer.exchange is not None
                 transfer.exchange.receivers.append(ranks[c])
+
+    def feeder(self, c: int, step: Pass) -> "Feeder | None":
+        """What sends such passes of class c their input; None where it was made on the spot."""
+        stage = self.folded.stage(c)
+        source = pass_input(step, stage, self.route)
+        if source is None or source.stage == stage:
+            return None
+        from_before = self.goes_next(source.source)
+        sender = self.folded.previous(c) if from_before else self.folded.next(c)
+        return Feeder(sender, source.source.direction, source.source.chunk)
 
     @cached_property
     def route(self) -> Route:
@@ -144,6 +165,8 @@ class _RankBuilder:
         self.dp: list[Task] = []
         self.sends: dict[str, list[Task]] = {"pp_next": [], "pp_prev": []}
         self.gathers: dict[int, list[Task]] = {}
+        self.profiles: dict[tuple[Direction, int, bool], Profile] = {}
+        self.goals: dict[tuple[Direction, int], bool | None] = {}
         self.dp_size = self.folded.shape("dp", c).num_ranks
         self.transfers = self.folded.transfers(c, builder.work.boundary_bytes)
         self.transfer_slowdown = QUIET
@@ -220,8 +243,11 @@ class _RankBuilder:
                 self._reduce(chunk, bucket, task)
 
     def _profile(self, step: Pass) -> Profile:
-        layers = self.work.pass_layers(step)
-        return self.b.costs.pass_profile(layers, step.direction, self.place)
+        kind = step.direction, step.chunk, self.work.defers(step)
+        if kind not in self.profiles:
+            layers = self.work.pass_layers(step)
+            self.profiles[kind] = self.b.costs.pass_profile(layers, step.direction, self.place)
+        return self.profiles[kind]
 
     @staticmethod
     def _first_use(profile: Profile, buckets: Sequence[int]) -> list[int]:
@@ -245,8 +271,12 @@ class _RankBuilder:
         """Append a pass, cut where it waits for a gather, completes a bucket or meets a group that
         communicates inside it."""
         barriers = self._barriers(profile) if self.mixed else {}
-        cuts = sorted({0, len(profile.segments), *needs, *closing, *barriers})
         begin = len(self.compute)
+        if not (needs or closing or barriers):
+            self._compute_part(step, profile, 0, len(profile.segments), ())
+            self.b.first_of[self.c, step] = self.compute[begin]
+            return
+        cuts = sorted({0, len(profile.segments), *needs, *closing, *barriers})
         for low, high in list(pairwise(cuts)) or [(0, 0)]:  # an empty chunk only passes on
             self._meet(step, low, barriers)
             self._compute_part(step, profile, low, high, tuple(needs.get(low, ())))
@@ -289,22 +319,32 @@ class _RankBuilder:
 
     def _send(self, step: Pass) -> None:
         """Send a pass's output to the stage that needs it, beside compute or before going on."""
-        forward = step.direction == "forward"
-        target = self.b.route.neighbour((self.stage, step.chunk), forward)
-        if step.direction == "backward_weight" or target is None or target[0] == self.stage:
+        goes_next = self._goal(step)
+        if goes_next is None:
             return
-        done, output, goes_next = self.compute[-1], step.output, self.b.goes_next(step)
+        done, output = self.compute[-1], step.output
         cost, links = self.transfers[goes_next]
-        exchange = self.b.exchange(
-            ("pp", self.c, output),
-            _Maker(f"send {_title(output)}", 1, cost, links, self.transfer_slowdown),
-        )
+        exchange = Exchange(
+            f"send {_title(output)}", 1, cost.latency_s, cost.wire_bytes, links,
+            cost.rate_bytes_per_s, self.transfer_slowdown,
+        )  # fmt: skip
         stream = self.compute
         needs: tuple[Task, ...] = ()
         if self.parallel.overlap_p2p_communication:
             stream, needs = self.sends["pp_next" if goes_next else "pp_prev"], (done,)
         self._join(stream, exchange.name, "pp", exchange, needs, output)
         self.b.output_of[self.c, output] = stream[-1]
+
+    def _goal(self, step: Pass) -> bool | None:
+        """Whether a pass's output goes to the stage behind; None where it stays."""
+        kind = step.direction, step.chunk
+        if kind not in self.goals:
+            forward = step.direction == "forward"
+            target = self.b.route.neighbour((self.stage, step.chunk), forward)
+            stays = target is None or target[0] == self.stage
+            none = stays or step.direction == "backward_weight"
+            self.goals[kind] = None if none else self.b.goes_next(step)
+        return self.goals[kind]
 
     def _gather_ahead(self) -> None:
         """Queue the parameter all-gathers, in the order in which forward first reads them."""
@@ -420,6 +460,7 @@ _CATEGORIES: dict[str, Category] = {
 }  # fmt: skip
 
 
+@lru_cache(maxsize=1 << 16)
 def _title(step: Pass) -> str:
     return f"{step.direction.replace('_', ' ')} {step.microbatch}.{step.chunk}"
 
