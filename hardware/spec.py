@@ -81,6 +81,10 @@ class NodeSpec(Spec):
     """Line rate of one NIC, per direction."""
     pcie_bandwidth_bytes_per_s: BytesPerSecond
     """Achieved GPU to NIC or host, per GPU and direction."""
+    host_link_bandwidth_bytes_per_s: BytesPerSecond | None = None
+    """GPU to host where that is not PCIe (NVLink-C2C), per GPU and direction."""
+    host_memory_bandwidth_bytes_per_s: BytesPerSecond = 409.6e9
+    """Of all sockets together, nominal; where left out, two sockets of eight DDR4-3200."""
     power_overhead_w: Annotated[float, Field(ge=0)] = 0.0
     """Node power that is not the GPUs': CPUs, fans, NICs, switches."""
     source: str

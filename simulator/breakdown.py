@@ -12,8 +12,8 @@ from simulator.trace import Piece
 
 TERMS = (
     "gemm", "attention", "memory_bound", "recompute", "optimizer", "tp_exposed", "cp_exposed",
-    "ep_exposed", "pp_exposed", "dp_exposed", "interference", "gpu_variation", "straggler_wait",
-    "overhead", "bubble",
+    "ep_exposed", "pp_exposed", "dp_exposed", "offload_exposed", "interference", "gpu_variation",
+    "straggler_wait", "overhead", "bubble",
 )  # fmt: skip
 """gemm, attention, memory_bound: kernels of forward and backward. recompute: forward kernels run
 again. *_exposed: communication that compute does not cover. interference: what compute lost to
@@ -25,7 +25,7 @@ pipeline."""
 _ON_GPU = ("gemm", "attention", "memory_bound")
 
 _INSIDE_PASSES = ("tp", "cp", "ep")
-_EXPOSED = {kind: f"{kind}_exposed" for kind in (*_INSIDE_PASSES, "pp", "dp")}
+_EXPOSED = {kind: f"{kind}_exposed" for kind in (*_INSIDE_PASSES, "pp", "dp", "offload")}
 
 
 class Breakdown:
@@ -85,11 +85,15 @@ def _add_wait(
 ) -> None:
     """The gap before a task, by the need that ended last.
 
-    Behind a data-parallel collective, all time in which that stream was busy is exposed.
+    Behind a data-parallel collective, all time in which that stream was busy is exposed; behind a
+    copy from the host, all of it: the host has been at work.
     """
     last = max(task.needs, key=lambda need: need.end_s)
     exposed_s = 0.0
-    if last.exchange is not None:
+    if last.category == "offload":
+        exposed_s = task.start_s - since_s
+        terms["offload_exposed"] += exposed_s
+    elif last.exchange is not None:
         running = gradients if last.category == "dp" else [last.exchange]
         exposed_s = _running_s(running, since_s, task.start_s)
         terms[_EXPOSED[last.category]] += exposed_s

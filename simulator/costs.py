@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from hardware.collectives import CollectiveCost, GroupShape, collective_cost, point_to_point
 from hardware.contention import CONTENTION, MEMORY_BOUND_SHARE, gemm_slowdown
+from hardware.host import adam_time_s, copy_cost
 from hardware.kernels import KernelModel, KernelTime, kernel_model
 from hardware.spec import ClusterSpec
 from simulator.overlap import concurrent_s, pipelined_s, ring_exchange_s
@@ -118,6 +119,14 @@ class Costs:
         """What the host does once per step while its GPU waits."""
         seconds = self.cluster.profile.step_overhead_s
         return (Segment((Piece("host between steps", "overhead", "overhead", seconds),), seconds),)
+
+    def host_copy(self, num_bytes: float) -> CollectiveCost:
+        """A copy between this GPU and its host."""
+        return copy_cost(num_bytes, self.cluster.node)
+
+    def host_adam_s(self, parameters: float) -> float:
+        """Seconds of the host for one rank's share of its step."""
+        return adam_time_s(parameters, self.cluster.node)
 
     def exchange(self, op: Collective, group: GroupPlace) -> CollectiveCost:
         """A collective, at the rate that its group has to itself."""

@@ -140,6 +140,22 @@ _TERMS: Mapping[str, tuple[str, Sequence[_Knob]]] = {
             _FASTER_FABRIC,
         ),
     ),
+    "offload_exposed": (
+        "copies to the host and back, and its Adam, take longer than what runs beside them",
+        (
+            _Knob(
+                "optimizer.overlap_cpu_optimizer_d2h_h2d=true",
+                lambda run: (
+                    run.optimizer.optimizer_cpu_offload
+                    and not run.optimizer.overlap_cpu_optimizer_d2h_h2d
+                ),
+            ),
+            _Knob(
+                "a smaller optimizer.optimizer_offload_fraction",
+                lambda run: run.optimizer.offloaded_fraction > 0,
+            ),
+        ),
+    ),
     "pp_exposed": (
         "a stage waits while activations or gradients are on their way from its neighbour",
         (

@@ -15,7 +15,7 @@ from workloads.memory import StageMemory, stage_memory
 
 SECONDS_PER_HOUR = 3600.0
 TRILLION = 1e12
-KINDS = ("tp", "cp", "ep", "pp", "dp")
+KINDS = ("tp", "cp", "ep", "pp", "dp", "offload")
 """Kinds of communication."""
 _COMPUTE = (
     "gemm", "attention", "memory_bound", "recompute", "optimizer", "interference", "gpu_variation",

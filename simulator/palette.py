@@ -34,12 +34,13 @@ _FLAT = {
     "tp": Style("#f5ee6e", "tensor-parallel communication", "....", "#6b6500"),
     "cp": Style("#8040c0", "context-parallel communication", "----"),
     "ep": Style("#806040", "expert-parallel communication", "++++"),
+    "offload": Style("#a9d0fa", "to the host and back", "oo", "#003655"),
     "optimizer": Style("#1a1a1a", "optimizer", ""),
     "overhead": Style("#666666", "host time", "xxxx"),
 }
 CATEGORIES = (
     "forward", "backward", "backward_weight", "recompute", "tp", "cp", "ep", "pp", "dp",
-    "optimizer", "overhead",
+    "offload", "optimizer", "overhead",
 )  # fmt: skip
 """In the order in which legends list them."""
 

@@ -15,6 +15,7 @@ from hardware.collectives import CollectiveCost
 from simulator.costs import Costs
 from simulator.engine import Exchange, Rank, Task
 from simulator.errors import SimulationError
+from simulator.offload import HostStreams
 from simulator.placement import FoldedRanks, GroupPlace
 from simulator.profile import QUIET, Profile, Segment, Slowdown
 from simulator.trace import Category, communication_kind
@@ -164,6 +165,7 @@ class _RankBuilder:
         self.compute: list[Task] = []
         self.dp: list[Task] = []
         self.sends: dict[str, list[Task]] = {"pp_next": [], "pp_prev": []}
+        self.host = HostStreams(builder.costs)
         self.gathers: dict[int, list[Task]] = {}
         self.profiles: dict[tuple[Direction, int, bool], Profile] = {}
         self.goals: dict[tuple[Direction, int], bool | None] = {}
@@ -195,7 +197,7 @@ class _RankBuilder:
         if self.work.deferred is not None:
             self._deferred(self.work.deferred)
         self._finish()
-        streams = {"compute": self.compute, **self.sends, "dp": self.dp}
+        streams = {"compute": self.compute, **self.sends, "dp": self.dp, **self.host.streams}
         rank = Rank(self.folded.representative(self.c), self.stage, self.folded.count(self.c))
         rank.speed = self.place.speed
         rank.streams = {name: tasks for name, tasks in streams.items() if tasks}
@@ -430,6 +432,8 @@ class _RankBuilder:
         for op in work.finish:
             self._finish_operation(op, waits)
             waits = ()
+        if work.host_step is not None:
+            self._finish_compute((), (self.host.step(work.host_step, self.compute[-1]),))
         self._finish_compute(self.b.costs.host_segments(), ())
         gathers = optimizer.use_distributed_optimizer and not optimizer.overlap_param_gather
         if self.dp_size > 1 and gathers:

@@ -29,6 +29,7 @@ TERM_NAMES = {
     "ep_exposed": "exposed expert parallel",
     "pp_exposed": "exposed pipeline parallel",
     "dp_exposed": "exposed data parallel",
+    "offload_exposed": "waiting for the host",
     "interference": "slowed by communication",
     "gpu_variation": "pace of the slowest GPU",
     "straggler_wait": "waiting for slower ranks",
@@ -41,6 +42,7 @@ KIND_NAMES = {
     "ep": "expert parallel",
     "pp": "pipeline parallel",
     "dp": "data parallel",
+    "offload": "host and back",
 }
 MEMORY_TERMS = ("weights", "gradients", "optimizer", "activations", "buffers", "framework")
 

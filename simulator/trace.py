@@ -8,11 +8,12 @@ from typing import Literal, TypeAlias
 
 Category: TypeAlias = Literal[
     "forward", "backward", "backward_weight", "recompute", "optimizer",
-    "tp", "cp", "ep", "pp", "dp", "overhead",
+    "tp", "cp", "ep", "pp", "dp", "offload", "overhead",
 ]  # fmt: skip
 """`forward`, `backward` (where it is split, its input's part) and `backward_weight` passes and
 `optimizer` kernels are compute; `tp`, `cp`, `ep`, `pp`, `dp` are communication of that kind;
-`recompute` occurs in pieces only; `overhead` is host time."""
+`offload` is copies to the host and back, and what it computes; `recompute` occurs in pieces only;
+`overhead` is host time."""
 
 _KINDS: dict[str, Category] = {
     "tp": "tp", "etp": "tp", "cp": "cp", "cp_a2a": "cp", "cp_ring": "cp", "ep": "ep",
@@ -48,7 +49,7 @@ class Span:
     """
 
     stream: str
-    """compute, pp_next, pp_prev, dp, ..."""
+    """compute, pp_next, pp_prev, dp, host_down, host, host_up."""
     name: str
     category: Category
     start_s: float

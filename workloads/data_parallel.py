@@ -15,6 +15,8 @@ GRADIENT_COPY_BYTES = 6
 """Per parameter, where main gradients have 2 bytes: read, and written in fp32 for the optimizer."""
 MASTER_BYTES = 4
 """Of a gradient as the optimizer sees it: fp32 always (Megatron-LM, distrib_optimizer.py)."""
+WEIGHT_BYTES = 2
+"""Of a weight as the layers read it."""
 SCALAR_BYTES = 4
 """What a rank contributes to the gradient norm, or to the search for infinities: one fp32."""
 
@@ -24,6 +26,38 @@ class Bucket:
     """Gradients that are reduced in one collective."""
 
     parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostStep:
+    """The part of the optimizer step that the host does (Megatron-LM,
+    optimizer/cpu_offloading/hybrid_optimizer.py)."""
+
+    parameters: float
+    """Of one rank."""
+    pieces: int
+    """Equal parts that are copied, stepped and copied back one after the other."""
+
+    @property
+    def down_bytes(self) -> float:
+        """Gradients, as the fp32 Adam takes them."""
+        return MASTER_BYTES * self.parameters
+
+    @property
+    def up_bytes(self) -> float:
+        """Weights, as the layers read them."""
+        return WEIGHT_BYTES * self.parameters
+
+
+def host_step(
+    optimizer: OptimizerSpec, data_parallel_size: int, parameters: int, num_layers: int
+) -> HostStep | None:
+    """What the host steps for a rank that holds `parameters` weights in `num_layers` layers."""
+    if not optimizer.offloaded_fraction:
+        return None
+    shard = parameters / (data_parallel_size if optimizer.use_distributed_optimizer else 1)
+    pieces = num_layers if optimizer.overlap_cpu_optimizer_d2h_h2d else 1
+    return HostStep(shard * optimizer.offloaded_fraction, max(1, pieces))
 
 
 def default_bucket_size(num_replicas: int) -> int:
@@ -89,7 +123,7 @@ def optimizer_operations(
     2-byte weights the local shard only. Clipping is taken to happen in every step.
     """
     gradient = gradient_bytes_per_parameter(training)
-    shard = parameters
+    shard: float = parameters
     if optimizer.use_distributed_optimizer:
         shard = -(-parameters // num_replicas)
     operations: list[Operation] = [
@@ -115,6 +149,9 @@ def optimizer_operations(
             *_agree("gradient norm", optimizer),
             MemoryBound("clip gradients", "elementwise", 2.0 * MASTER_BYTES * shard),
         ]
+    shard *= 1.0 - optimizer.offloaded_fraction
+    if shard == 0:
+        return tuple(operations)
     return (
         *operations,
         MemoryBound("adam", "adam", float(ADAM_BYTES * shard)),

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from workloads.backward import input_part, pass_operations, weight_part
 from workloads.data_parallel import (
+    HostStep,
     default_bucket_size,
     gradient_buckets,
     gradient_bytes_per_parameter,
+    host_step,
     is_bucketed,
     optimizer_operations,
     parameter_bytes_per_parameter,
@@ -55,6 +57,8 @@ class StageWork:
     """Forwards of `order` that run interleaved with the backward behind them."""
     deferred: DeferredHead | None = None
     """On the last stage, if it defers."""
+    host_step: HostStep | None = None
+    """What the host steps after `finish`."""
 
     @property
     def parameters(self) -> int:
@@ -130,6 +134,7 @@ def build_work(
                 _deferred_head(chunks[-1][-1], parallelism, num_microbatches)
                 if parallelism.defer_embedding_wgrad_compute and stage == num_stages - 1
                 else None,
+                host_step(optimizer, replicas, parameters, sum(map(len, chunks))),
             )
         )
     return StepWork(

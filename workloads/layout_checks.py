@@ -27,6 +27,7 @@ def check_layout(
         *_recompute(model, parallelism, training),
         *_cuda_graph(training),
         *_optimizer(optimizer),
+        *_offload(optimizer),
         *_post_validation(optimizer, parallelism),
     ]
 
@@ -274,3 +275,10 @@ def _post_validation(optimizer: OptimizerSpec, parallelism: ParallelismSpec) -> 
         yield key, "needs pipeline_model_parallel_size above 1"
     if optimizer.overlap_param_gather:
         yield key, "needs overlap_param_gather: false; weights must be there when a step is undone"
+
+
+def _offload(optimizer: OptimizerSpec) -> Iterator[Problem]:
+    """Megatron-LM, arguments.py: through the precision-aware optimizer, which is a sharded one."""
+    key = "optimizer.optimizer_cpu_offload"
+    if optimizer.optimizer_cpu_offload and not optimizer.use_distributed_optimizer:
+        yield key, "needs use_distributed_optimizer: true"

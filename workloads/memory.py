@@ -75,7 +75,7 @@ def stage_memory(
     return StageMemory(
         weights=float(ELEMENT_BYTES * parameters),
         gradients=float(gradient_bytes_per_parameter(training) * parameters),
-        optimizer=OPTIMIZER_BYTES * parameters / sharded,
+        optimizer=OPTIMIZER_BYTES * parameters / sharded * (1.0 - optimizer.offloaded_fraction),
         activations=_activations(model, training, parallelism, stage, order),
         buffers=_buffers(model, training, parallelism, stage),
         framework=CONTEXT_BYTES + NCCL_BYTES_PER_GROUP * _groups(parallelism, replicas),

@@ -255,7 +255,20 @@ class OptimizerSpec(Spec):
     Megatron-LM does."""
     clip_grad: Annotated[float, Field(ge=0)] = 1.0
     """0 leaves out the gradient norm."""
+    optimizer_cpu_offload: bool = False
+    """Adam and its state on the host: gradients go there, weights come back. Needs
+    use_distributed_optimizer."""
+    optimizer_offload_fraction: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Of the parameters, of optimizer_cpu_offload."""
+    overlap_cpu_optimizer_d2h_h2d: bool = False
+    """Step on the host layer by layer, while others are copied; otherwise copies and step follow
+    each other."""
     enable_optimizer_post_validation: bool = False
     """Stages step without waiting for the gradient norm (or for infinities) of the others, and undo
     the step if those say so (Qi 2023, arXiv 2401.10241, section 4): each begins its next step when
     its own ends. Steps that are undone are not modelled."""
+
+    @property
+    def offloaded_fraction(self) -> float:
+        """Of the parameters, those that are stepped on the host."""
+        return self.optimizer_offload_fraction if self.optimizer_cpu_offload else 0.0

@@ -45,6 +45,10 @@ def parallel(**changes: Any) -> ParallelismSpec:
 
 
 RULES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
+    "an offload of what is not sharded": (
+        {"optimizer": OptimizerSpec(optimizer_cpu_offload=True)},
+        "optimizer.optimizer_cpu_offload", ["use_distributed_optimizer"],
+    ),
     "a V of one chunk": (
         {"parallelism": parallel(pp=4, vpp=1, schedule="zb_v")}, CHUNKS, ["zb_v", "two chunks"],
     ),
