@@ -60,6 +60,15 @@ def test_layouts_of_vtrain() -> None:
     assert found["layouts"]["kendall_tau"] >= 0.5  # the goal is 0.8: TP 2 and 4 are too fast
 
 
+def test_zero_bubble() -> None:
+    """1F1B, interleaved and zero-bubble schedules side by side: step, order and memory."""
+    found = score("zero_bubble_2024")
+    assert found["scored"] >= 18
+    assert found["mean_absolute_error"] <= 0.08
+    assert found["layouts"]["kendall_tau"] >= 0.7  # the goal is 1: ZB-2p is level with interleaving
+    assert found["memory"]["mean_absolute_error"] <= 0.06
+
+
 def test_our_h200() -> None:
     found = score("h200_2026")
     assert found["median_absolute_error"] <= 0.04
