@@ -16,6 +16,8 @@ _RAMPS = {
     "recompute": ("#963c00", "#d4702c"),  # around Okabe-Ito vermillion #D55E00
 }
 """From the first chunk (or kind of kernel) to the last, dark to light."""
+_RAMP_LABELS = {"backward_weight": "weight gradients"}
+"""Where it is not the category."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ def style(category: str, shade: int = 0, num_shades: int = 1) -> Style:
         return _FLAT.get(category, Style("#a6a6a6", category, "||||"))
     dark, light = _RAMPS[category]
     position = 0.5 if num_shades < 2 else min(max(shade / (num_shades - 1), 0.0), 1.0)
-    return Style(_mix(dark, light, position), category)
+    return Style(_mix(dark, light, position), _RAMP_LABELS.get(category, category))
 
 
 @cache

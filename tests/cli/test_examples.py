@@ -21,6 +21,7 @@ EXAMPLES = ROOT / "examples"
         ("llama3-70b-64xh100", 8 * 8, 64 // (4 * 2 * 4), 128 // 2),
         ("h200-llama-70b-width", 1, 1, 4),
         ("h200-llama-7b-width", 1, 1, 8),
+        ("zero-bubble-6b-8xa100", 8, 1, 72 // 3),
         ("toy-2-nodes", 2 * 8, 16 // (2 * 2), 32 // 4),
     ],
 )
@@ -32,7 +33,7 @@ def test_sizes(name: str, num_gpus: int, data_parallel_size: int, num_microbatch
 
 
 def test_each_is_listed() -> None:
-    assert len(list(EXAMPLES.glob("*.yaml"))) == 6
+    assert len(list(EXAMPLES.glob("*.yaml"))) == 7
 
 
 def test_the_headline_is_the_published_model() -> None:
