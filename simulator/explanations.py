@@ -46,6 +46,14 @@ def _splittable(run: "RunSpec") -> bool:
     return _pipelined(run) and run.model.num_layers >= 2 * chunks
 
 
+def _waits_for_others(run: "RunSpec") -> bool:
+    """Whether stages that end early wait for the others' gradient norm."""
+    optimizer = run.optimizer
+    early = run.parallelism.pipeline_schedule in ("zb_h2", "zb_v")
+    free = optimizer.enable_optimizer_post_validation or optimizer.overlap_param_gather
+    return early and not free
+
+
 def _gathers(run: "RunSpec") -> bool:
     """Whether parameters could be gathered beside compute, which both settings are needed for."""
     return run.optimizer.use_distributed_optimizer and run.optimizer.overlap_grad_reduce
@@ -201,6 +209,13 @@ _TERMS: Mapping[str, tuple[str, Sequence[_Knob]]] = {
         "the host works between steps while GPUs idle, the same for a short step and a long one",
         (
             _LARGER_BATCH,
+            _Knob(
+                "training.cuda_graph=full_iteration",
+                lambda run: (
+                    run.cluster.profile.host_operation_s > 0
+                    and run.training.cuda_graph != "full_iteration"
+                ),
+            ),
             _Knob("a measured cluster.profile.step_overhead_s", lambda run: True),
         ),
     ),
@@ -209,6 +224,11 @@ _TERMS: Mapping[str, tuple[str, Sequence[_Knob]]] = {
         (
             _Knob("a larger training.global_batch_size", _pipelined),
             _Knob("a larger parallelism.virtual_pipeline_model_parallel_size", _splittable),
+            _Knob(
+                "parallelism.pipeline_schedule=zb_h1",
+                lambda run: _pipelined(run) and run.parallelism.pipeline_schedule == "1f1b",
+            ),
+            _Knob("optimizer.enable_optimizer_post_validation=true", _waits_for_others),
             _FEWER_STAGES,
         ),
     ),

@@ -42,7 +42,7 @@ def test_every_setting_is_a_key_of_the_run_file() -> None:
             O + "overlap_grad_reduce=true"),
     ]  # fmt: skip
     named = {key for run in runs for term in TERM_NAMES for key in settings(term, run)}
-    assert len(named) == 18
+    assert len(named) == 19
     for key in named:
         value: Any = runs[0]
         for name in key.split("."):
@@ -79,6 +79,15 @@ def test_every_setting_is_a_key_of_the_run_file() -> None:
         ("bubble", T + "global_batch_size", [], ["64"]),
         ("bubble", P + "virtual_pipeline_model_parallel_size", [], ["2"]),
         ("bubble", P + "pipeline_model_parallel_size", [], ["1"]),
+        ("bubble", P + "pipeline_schedule", [], ["zb_h1"]),
+        ("bubble", O + "enable_optimizer_post_validation", [P + "pipeline_schedule=zb_v"],
+         ["true"]),
+        ("overhead", T + "cuda_graph", ["cluster.profile.host_operation_s=1ms"],
+         ["full_iteration"]),
+        ("offload_exposed", O + "overlap_cpu_optimizer_d2h_h2d",
+         [O + "use_distributed_optimizer=true", O + "optimizer_cpu_offload=true"], ["true"]),
+        ("offload_exposed", O + "optimizer_offload_fraction",
+         [O + "use_distributed_optimizer=true", O + "optimizer_cpu_offload=true"], ["0.5"]),
     ],
 )  # fmt: skip
 def test_settings_shrink_the_term_they_are_named_for(
