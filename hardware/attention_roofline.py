@@ -37,6 +37,14 @@ _HOPPER = {
 """Least absolute error over 272 cuDNN kernels each way (`catalog/tables/h200_attention.csv`),
 median 4.5 %, brought to the sustained clock."""
 
+_HOPPER_FLASH = {
+    "fwd": AttentionRates(0.336 / ATTENTION_CLOCK, 230.0, 10.9, 21.6e-6),
+    "bwd": AttentionRates(0.347 / ATTENTION_CLOCK, 596.0, 13.3, 43.5e-6),
+}
+"""Least absolute error over 272 FlashAttention-2 kernels each way (`catalog/tables/
+h200_attention_flash2.csv`), median 8.6 and 4.8 %: about half of cuDNN's rate, as it does not use
+Hopper's asynchronous matrix instructions (FlashAttention-3, arXiv 2407.08608, section 1)."""
+
 _AMPERE = {
     "fwd": AttentionRates(0.95, 242.0, 60.8, 10e-6),
     "bwd": AttentionRates(0.71, 779.0, 37.3, 20e-6),
@@ -52,11 +60,11 @@ _BLACKWELL = {
 """A guess: Hopper's sustained fractions, on the higher peak."""
 
 ATTENTION_RATES = {
-    "hopper": _HOPPER,
-    "ampere": _AMPERE,
-    "ada": _AMPERE,
-    "blackwell": _BLACKWELL,
+    "fused": {"hopper": _HOPPER, "ampere": _AMPERE, "ada": _AMPERE, "blackwell": _BLACKWELL},
+    "flash": {"hopper": _HOPPER_FLASH, "ampere": _AMPERE, "ada": _AMPERE, "blackwell": _BLACKWELL},
 }
+"""Kernel -> architecture -> direction. `fused`: cuDNN's; `flash`: FlashAttention-2, as fast as
+any on Ampere. On Blackwell no rate of it is known."""
 
 
 def attention_roofline_s(

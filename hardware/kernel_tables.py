@@ -142,19 +142,22 @@ def gemm_table(kind: str, rows: Floats) -> ShapeTable:
     return ShapeTable(gemm_places(rows[:, :4]), np.log(rows[:, 4] / expected))
 
 
-@lru_cache(maxsize=1)
-def load_attention_tables() -> dict[str, ShapeTable]:
-    """H200 cuDNN causal attention by direction."""
+ATTENTION_TABLES = {"fused": "h200_attention.csv", "flash": "h200_attention_flash2.csv"}
+
+
+@lru_cache(maxsize=len(ATTENTION_TABLES))
+def load_attention_tables(kernel: str) -> dict[str, ShapeTable]:
+    """H200 causal attention by direction, of cuDNN (`fused`) or FlashAttention-2 (`flash`)."""
     directions: dict[str, list[tuple[float, ...]]] = {}
-    for direction, *numbers in _rows("h200_attention.csv"):
+    for direction, *numbers in _rows(ATTENTION_TABLES[kernel]):
         *shape, time_us = map(float, numbers)
         directions.setdefault(direction, []).append((*shape, time_us * 1e-6))
-    return {key: attention_table(key, np.array(rows)) for key, rows in directions.items()}
+    return {key: attention_table(kernel, key, np.array(rows)) for key, rows in directions.items()}
 
 
-def attention_table(direction: str, rows: Floats) -> ShapeTable:
+def attention_table(kernel: str, direction: str, rows: Floats) -> ShapeTable:
     """Table of rows of batch, heads, kv_heads, seq, head_dim and seconds on a cool chip."""
-    rates = ATTENTION_RATES["hopper"][direction]
+    rates = ATTENTION_RATES[kernel]["hopper"][direction]
     expected = attention_roofline_s(H200, rates, direction == "bwd", rows[:, :5])
     return ShapeTable(
         attention_places(rows[:, :5]), np.log(rows[:, 5] * ATTENTION_CLOCK / expected)

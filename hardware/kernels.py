@@ -33,6 +33,7 @@ from hardware.spec import GpuSpec
 
 Source = Literal["measured", "extrapolated", "roofline"]
 GemmKind = Literal["fwd", "dgrad", "wgrad"]
+AttentionKernel = Literal["fused", "flash"]
 
 LAUNCH_S = 6.6e-6
 """Host time to launch one small PyTorch kernel, asynchronously (H200 host, one-element in-place
@@ -95,12 +96,14 @@ class KernelModel:
         head_dim: int,
         causal: bool,
         dtype: str = "bf16",
+        kernel: AttentionKernel = "fused",
     ) -> KernelTime:
-        """Fused (flash) attention over local heads, all kernels of its direction together.
+        """Attention over local heads without scores in memory, all kernels of its direction
+        together: cuDNN's (`fused`) or FlashAttention-2 (`flash`).
 
         Raises `ValueError` for sizes below 1 or an unknown direction.
         """
-        key = (direction, batch, heads, kv_heads, seq_q, seq_kv, head_dim, causal, dtype)
+        key = (direction, batch, heads, kv_heads, seq_q, seq_kv, head_dim, causal, dtype, kernel)
         if key not in self._known:
             if direction not in ("fwd", "bwd"):
                 raise ValueError(f"unknown attention direction {direction!r}; choose fwd or bwd")
@@ -109,7 +112,7 @@ class KernelModel:
                 head_dim=head_dim,
             )  # fmt: skip
             shape = batch, heads, kv_heads, math.sqrt(seq_q * seq_kv), head_dim
-            time = self._price_attention(_chip(self.gpu, dtype), direction, shape)
+            time = self._price_attention(_chip(self.gpu, dtype), kernel, direction, shape)
             if not (causal and seq_q == seq_kv):
                 # the same efficiency, over the whole square
                 time = KernelTime(time.seconds * (1 if causal else 2), _less_sure(time.source))
@@ -146,14 +149,16 @@ class KernelModel:
         reading = load_gemm_tables()[name].read(gemm_places(shape))
         return self._corrected(seconds, reading, slowdown == 1.0)
 
-    def _price_attention(self, chip: Chip, direction: str, sizes: tuple[float, ...]) -> KernelTime:
-        rates = ATTENTION_RATES[self.gpu.architecture][direction]
+    def _price_attention(
+        self, chip: Chip, kernel: AttentionKernel, direction: str, sizes: tuple[float, ...]
+    ) -> KernelTime:
+        rates = ATTENTION_RATES[kernel][self.gpu.architecture][direction]
         backward = direction == "bwd"
         shape = np.array([sizes], dtype=float)
         seconds = float(attention_roofline_s(chip, rates, backward, shape)[0])
         if self.gpu.architecture != "hopper":
             return KernelTime(seconds, "roofline")
-        reading = load_attention_tables()[direction].read(attention_places(shape))
+        reading = load_attention_tables(kernel)[direction].read(attention_places(shape))
         return self._corrected(seconds, reading, True)
 
     def _corrected(self, seconds: float, reading: Reading, usual: bool) -> KernelTime:

@@ -6,6 +6,7 @@ on (data parallel, pipeline) get their latency, bytes and rate limit.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from hardware.collectives import CollectiveCost, GroupShape, collective_cost, point_to_point
@@ -71,13 +72,15 @@ class Costs:
                 len(parts) if layer.host_launches is None else min(layer.host_launches, len(parts))
                 for layer, parts in zip(order, held, strict=True)
             ]
-            self._profiles[key] = Profile(self._at_host_pace(held, launches))
+            paced = self._at_host_pace(held, launches)
+            marks = tuple(accumulate(map(len, paced), initial=0))[:-1]
+            self._profiles[key] = Profile(list(chain.from_iterable(paced)), marks)
         return self._profiles[key]
 
     def _at_host_pace(
         self, layers: Sequence[tuple[Segment, ...]], launches: Sequence[int]
-    ) -> list[Segment]:
-        """Layers end to end; where the host issues their operations more slowly than the GPU
+    ) -> Sequence[tuple[Segment, ...]]:
+        """Layers; where the host issues their operations more slowly than the GPU
         executes them, each layer begins with its share of the wait.
 
         Over a pass only the totals count: the host runs ahead while the GPU is busy.
@@ -86,14 +89,17 @@ class Costs:
         num_operations = sum(launches)
         busy_s = sum(s.duration_s for layer in layers for s in layer)
         wait_s = max(0.0, num_operations * each_s - busy_s)
-        parts: list[Segment] = []
-        for layer, issued in zip(layers, launches, strict=True):
-            if wait_s > 0.0 and issued:
-                share_s = wait_s * issued / num_operations
-                piece = Piece("waiting for the host", "overhead", "overhead", share_s)
-                parts.append(Segment((piece,), share_s))
-            parts += layer
-        return parts
+        if wait_s == 0.0:
+            return layers
+
+        def late(layer: tuple[Segment, ...], issued: int) -> tuple[Segment, ...]:
+            if not issued:
+                return layer
+            share_s = wait_s * issued / num_operations
+            piece = Piece("waiting for the host", "overhead", "overhead", share_s)
+            return (Segment((piece,), share_s), *layer)
+
+        return [late(*pair) for pair in zip(layers, launches, strict=True)]
 
     def _layer(
         self, layer: LayerWork, direction: Direction, place: RankPlace
@@ -266,7 +272,7 @@ class Costs:
             kind, share = "attention", 1.0
             time = self._kernels.attention(
                 op.direction, op.batch, op.heads, op.kv_heads, op.seq_q, op.seq_kv, op.head_dim,
-                op.causal, op.dtype,
+                op.causal, op.dtype, op.kernel,
             )  # fmt: skip
         else:
             assert isinstance(op, MemoryBound)

@@ -64,7 +64,7 @@ def _unfused(run: "RunSpec") -> bool:
 
 
 _LARGER_BATCH = _Knob("a larger training.global_batch_size", lambda run: True)
-_FLASH = _Knob("training.attention_backend=flash", _unfused)
+_FUSED = _Knob("training.attention_backend=fused", _unfused)
 _LESS_TENSOR = _Knob("a smaller parallelism.tensor_model_parallel_size", _tensor_parallel)
 _FEWER_STAGES = _Knob("a smaller parallelism.pipeline_model_parallel_size", _pipelined)
 _FASTER_FABRIC = _Knob("a faster cluster.fabric.link_bandwidth", _across_nodes)
@@ -86,7 +86,7 @@ _TERMS: Mapping[str, tuple[str, Sequence[_Knob]]] = {
                 "parallelism.sequence_parallel=true",
                 lambda run: _tensor_parallel(run) and not run.parallelism.sequence_parallel,
             ),
-            _FLASH,
+            _FUSED,
             _Knob(
                 "training.cross_entropy_loss_fusion=true",
                 lambda run: not run.training.cross_entropy_loss_fusion,

@@ -56,10 +56,14 @@ class Segment:
 class Profile:
     """Segments end to end. Positions are undisturbed seconds from the start."""
 
-    __slots__ = ("_clocks", "_compute", "_link", "_network", "bounds_s", "parameters", "segments")
+    __slots__ = (
+        "_clocks", "_compute", "_link", "_network", "bounds_s", "marks", "parameters", "segments",
+    )  # fmt: skip
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
+    def __init__(self, segments: Sequence[Segment], marks: Sequence[int] = ()) -> None:
+        """`marks`: indices of the segments with which layers begin."""
         self.segments = tuple(segments)
+        self.marks = tuple(marks)
         self.bounds_s = _running(s.duration_s for s in segments)
         self._compute = _running(s.compute_s for s in segments)
         self._link = _running(s.link_s for s in segments)

@@ -5,11 +5,11 @@ alike, and prices; returns what the event loop executes. One rank per class gets
 exchange has one member per class of the ranks that take part in it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from hardware.collectives import CollectiveCost
 from simulator.costs import Costs
@@ -20,7 +20,8 @@ from simulator.placement import FoldedRanks, GroupPlace
 from simulator.profile import QUIET, Profile, Segment, Slowdown
 from simulator.trace import Category, communication_kind
 from workloads.graph import DeferredHead, StageWork, StepWork
-from workloads.operations import Collective, CollectiveKind, Operation
+from workloads.memory import KEPT_WHOLE
+from workloads.operations import Collective, CollectiveKind, LayerWork, Operation
 from workloads.passes import Direction, Pass, Route, pass_input
 
 MAX_TASKS = 20_000_000
@@ -143,6 +144,10 @@ class _Maker:
         )  # fmt: skip
 
 
+Before: TypeAlias = Mapping[int, Callable[[], tuple[Task, ...]]]
+After: TypeAlias = Mapping[int, Callable[[], None]]
+"""Bound of a profile -> what to queue when a pass gets there; what it then waits for."""
+
 _NOTHING = CollectiveCost(0.0, 0.0, float("inf"), "none", "none", 0)
 
 
@@ -177,12 +182,16 @@ class _RankBuilder:
             self.transfer_slowdown = builder.costs.transfer_slowdown(cost)
 
     def build(self) -> Rank:
-        if self.dp_size > 1 and self.optimizer.overlap_param_gather:
+        shards_weights = self.optimizer.shards_weights
+        shared_out = self.folded.shape("dp_shard", self.c).num_ranks > 1
+        if shared_out and self.optimizer.overlap_param_gather and not shards_weights:
             self._gather_ahead()
         final = {step.chunk: step for step in self.work.order if step.completes_gradients}
         joined: Pass | None = None
         for step in self.work.order:
-            if step.direction == "forward":
+            if self.dp_size > 1 and shards_weights:
+                self._gathered(step)
+            elif step.direction == "forward":
                 self._forward(step, first=step.microbatch == 0)
             else:
                 self._backward(step, last=step == final[step.chunk])
@@ -212,18 +221,60 @@ class _RankBuilder:
             starts = self._first_use(profile, self.work.buckets[step.chunk])
             for start, gather in zip(starts, self.gathers[step.chunk], strict=True):
                 needs.setdefault(start, []).append(gather)
-        self._run(step, profile, needs, {})
+        self._run(step, profile, {at: partial(tuple, tasks) for at, tasks in needs.items()}, {})
 
     def _backward(self, step: Pass, last: bool) -> None:
         profile = self._profile(step)
         buckets = self.work.buckets[step.chunk]
         closing: dict[int, list[int]] = {}
-        if last and self._reduces_early and not self._waits_for_deferred(step.chunk):
+        scatters = self.optimizer.shards_gradients and step.completes_gradients
+        early = last and self._reduces_early and not self._waits_for_deferred(step.chunk)
+        if self.dp_size > 1 and (scatters or early):
             total = 0
             for i, parameters in enumerate(buckets):
                 total += parameters
                 closing.setdefault(_reaches(profile.parameters, total), []).append(i)
-        self._run(step, profile, {}, closing)
+
+        each = f" of {_title(step)}" if scatters else ""
+
+        def reduce(closed: Sequence[int]) -> None:
+            for i in closed:
+                self._reduce(step.chunk, i, each)
+
+        after = {bound: partial(reduce, closed) for bound, closed in closing.items()}
+        self._run(step, profile, {}, after)
+
+    def _gathered(self, step: Pass) -> None:
+        """A pass whose layers' weights are gathered before they run and given up after (ZeRO-3).
+
+        With overlap_param_gather the next layer's are on their way while one runs, and no more
+        (PyTorch FSDP's limit_all_gathers); with overlap_grad_reduce a layer's gradients are
+        scattered while the next one runs, else before it.
+        """
+        profile, forward = self._profile(step), step.direction == "forward"
+        units = _units(self.work.chunks[step.chunk], profile, forward)
+        ahead = 2 if self.optimizer.overlap_param_gather else 1
+        queued: list[tuple[Task, ...]] = []
+        reduced: list[Task] = []
+
+        def before(i: int) -> tuple[Task, ...]:
+            for unit in units[len(queued) : i + ahead]:
+                kept = not forward and (unit.stays or not self.optimizer.reshard_after_forward)
+                last = tuple(self.compute[-1:])
+                queued.append(() if kept else self._gather(step, unit.bucket, last))
+            awaited = () if self.optimizer.overlap_grad_reduce else tuple(reduced[-1:])
+            return (*queued[i], *awaited)
+
+        def after(i: int) -> None:
+            if not forward:
+                bucket = units[i].bucket
+                reduced.append(self._reduce(step.chunk, bucket, f" of {_title(step)}"))
+
+        self._run(
+            step, profile,
+            {unit.low: partial(before, i) for i, unit in enumerate(units)},
+            {unit.high: partial(after, i) for i, unit in enumerate(units)},
+        )  # fmt: skip
 
     @property
     def _reduces_early(self) -> bool:
@@ -242,7 +293,7 @@ class _RankBuilder:
         chunk = len(self.work.chunks) - 1
         if self._reduces_early:
             for bucket in range(len(self.work.buckets[chunk])):
-                self._reduce(chunk, bucket, task)
+                self._reduce(chunk, bucket)
 
     def _profile(self, step: Pass) -> Profile:
         kind = step.direction, step.chunk, self.work.defers(step)
@@ -267,23 +318,24 @@ class _RankBuilder:
         self,
         step: Pass,
         profile: Profile,
-        needs: dict[int, list[Task]],
-        closing: dict[int, list[int]],
+        before: Before,
+        after: After,
     ) -> None:
         """Append a pass, cut where it waits for a gather, completes a bucket or meets a group that
         communicates inside it."""
         barriers = self._barriers(profile) if self.mixed else {}
         begin = len(self.compute)
-        if not (needs or closing or barriers):
+        if not (before or after or barriers):
             self._compute_part(step, profile, 0, len(profile.segments), ())
             self.b.first_of[self.c, step] = self.compute[begin]
             return
-        cuts = sorted({0, len(profile.segments), *needs, *closing, *barriers})
+        cuts = sorted({0, len(profile.segments), *before, *after, *barriers})
         for low, high in list(pairwise(cuts)) or [(0, 0)]:  # an empty chunk only passes on
+            needs = before[low]() if low in before else ()
             self._meet(step, low, barriers)
-            self._compute_part(step, profile, low, high, tuple(needs.get(low, ())))
-            for bucket in closing.get(high, ()):
-                self._reduce(step.chunk, bucket, self.compute[-1])
+            self._compute_part(step, profile, low, high, needs)
+            if high in after:
+                after[high]()
         self._meet(step, cuts[-1], barriers)
         self.b.first_of[self.c, step] = self.compute[begin]
 
@@ -353,11 +405,22 @@ class _RankBuilder:
         for chunk, buckets in enumerate(self.work.buckets):
             self.gathers[chunk] = []
             for i in reversed(range(len(buckets))):
-                self._data_parallel(self.dp, "all_gather", chunk, i, ())
+                self._data_parallel(self.dp, "all_gather", chunk, i, f"{chunk}.{i}")
                 self.gathers[chunk].append(self.dp[-1])
 
-    def _reduce(self, chunk: int, bucket: int, after: Task) -> None:
-        self._data_parallel(self.dp, self._reduction, chunk, bucket, (after,))
+    def _gather(self, step: Pass, bucket: int, needs: tuple[Task, ...]) -> tuple[Task, ...]:
+        """Gather one layer's weights for a pass; nothing where a rank has them whole."""
+        before = len(self.dp)
+        label = f"{step.chunk}.{bucket} for {_title(step)}"
+        self._data_parallel(self.dp, "all_gather", step.chunk, bucket, label, needs)
+        return tuple(self.dp[before:])
+
+    def _reduce(self, chunk: int, bucket: int, each: str = "") -> Task:
+        """Reduce one bucket's gradients behind the compute that has just ended; `each` tells
+        microbatches apart where all of them do."""
+        label, done = f"{chunk}.{bucket}{each}", tuple(self.compute[-1:])
+        self._data_parallel(self.dp, self._reduction, chunk, bucket, label, done)
+        return self.dp[-1]
 
     @property
     def _reduction(self) -> CollectiveKind:
@@ -370,16 +433,25 @@ class _RankBuilder:
         kind: CollectiveKind,
         chunk: int,
         bucket: int,
-        needs: tuple[Task, ...],
+        label: str,
+        needs: tuple[Task, ...] = (),
     ) -> None:
-        """One bucket's collective over the data-parallel group."""
-        gather = kind == "all_gather"
+        """One bucket's collective over the ranks that share it out; gradients of several copies
+        (HSDP) are then summed over those that hold the same part."""
+        gather, beside = kind == "all_gather", stream is self.dp
         per_parameter = self.b.work.parameter_bytes if gather else self.b.work.gradient_bytes
-        num_bytes = self.work.buckets[chunk][bucket] * per_parameter
-        title = "gather parameters" if gather else "reduce gradients"
-        name = f"{title} {chunk}.{bucket}"
-        op = Collective(name, kind, "dp", num_bytes)
-        self._collective(stream, op, needs, chunk, beside_compute=stream is self.dp)
+        num_bytes = float(self.work.buckets[chunk][bucket] * per_parameter)
+        name = f"{'gather parameters' if gather else 'reduce gradients'} {label}"
+        if kind == "all_reduce":
+            op = Collective(name, kind, "dp", num_bytes)
+            self._collective(stream, op, needs, chunk, beside_compute=beside)
+            return
+        op = Collective(name, kind, "dp_shard", num_bytes)
+        self._collective(stream, op, needs, chunk, beside_compute=beside)
+        if not gather and self.optimizer.num_distributed_optimizer_instances > 1:
+            part = num_bytes / self.folded.shape("dp_shard", self.c).num_ranks
+            copies = Collective(f"sum copies {label}", "all_reduce", "dp_replica", part)
+            self._collective(stream, copies, needs, chunk, beside_compute=beside)
 
     def _collective(
         self,
@@ -424,11 +496,12 @@ class _RankBuilder:
     def _finish(self) -> None:
         """Reduce what is left, then gradient norm and optimizer, then gather parameters."""
         work, optimizer = self.work, self.optimizer
-        if self.dp_size > 1 and not optimizer.overlap_grad_reduce:
+        on_the_way = optimizer.overlap_grad_reduce or optimizer.shards_gradients
+        if self.dp_size > 1 and not on_the_way:
             for chunk, buckets in enumerate(work.buckets):
                 for i in range(len(buckets)):
-                    self._data_parallel(self.compute, self._reduction, chunk, i, ())
-        waits = (self.dp[-1],) if self.dp and optimizer.overlap_grad_reduce else ()
+                    self._data_parallel(self.compute, self._reduction, chunk, i, f"{chunk}.{i}")
+        waits = (self.dp[-1],) if self.dp and on_the_way else ()
         for op in work.finish:
             self._finish_operation(op, waits)
             waits = ()
@@ -436,10 +509,10 @@ class _RankBuilder:
             self._finish_compute((), (self.host.step(work.host_step, self.compute[-1]),))
         self._finish_compute(self.b.costs.host_segments(), ())
         gathers = optimizer.use_distributed_optimizer and not optimizer.overlap_param_gather
-        if self.dp_size > 1 and gathers:
+        if self.dp_size > 1 and gathers and not optimizer.shards_weights:
             for chunk, buckets in enumerate(work.buckets):
                 for i in range(len(buckets)):
-                    self._data_parallel(self.compute, "all_gather", chunk, i, ())
+                    self._data_parallel(self.compute, "all_gather", chunk, i, f"{chunk}.{i}")
 
     def _finish_operation(self, op: Operation, needs: tuple[Task, ...]) -> None:
         if isinstance(op, Collective):
@@ -462,6 +535,31 @@ _CATEGORIES: dict[str, Category] = {
     "forward": "forward", "backward": "backward", "backward_input": "backward",
     "backward_weight": "backward_weight",
 }  # fmt: skip
+
+
+class _Unit(NamedTuple):
+    """A layer with weights: the bounds between which it runs, and its bucket."""
+
+    low: int
+    high: int
+    bucket: int
+    stays: bool
+    """Its weights are kept from forward to backward."""
+
+
+def _units(layers: tuple[LayerWork, ...], profile: Profile, forward: bool) -> list[_Unit]:
+    """Layers that hold weights, in the order in which a pass runs them; what runs before the first
+    and between two of them counts to the one before it, or to the first."""
+    order = layers if forward else layers[::-1]
+    held = [(mark, x) for mark, x in zip(profile.marks, order, strict=True) if x.parameters]
+    lows = [0, *(mark for mark, _ in held[1:])]
+    highs = [*lows[1:], len(profile.segments)]
+    # buckets are numbered as backward fills them
+    numbers = range(len(held))
+    return [
+        _Unit(low, high, len(held) - 1 - i if forward else i, layer.name in KEPT_WHOLE)
+        for i, low, high, (_, layer) in zip(numbers, lows, highs, held, strict=True)
+    ]
 
 
 @lru_cache(maxsize=1 << 16)

@@ -47,7 +47,9 @@ def simulate(run: RunSpec, fold: bool = True) -> Result:
     work = build_work(
         run.model, run.training, run.parallelism, run.optimizer, run.data_parallel_size
     )
-    grid = RankGrid.of(run.parallelism, run.cluster.num_gpus)
+    grid = RankGrid.of(
+        run.parallelism, run.cluster.num_gpus, run.optimizer.num_distributed_optimizer_instances
+    )
     wraps = run.parallelism.wraps
     cluster = run.cluster.calibrated()
     folded = FoldedRanks(cluster, grid, wraps=wraps, folded=fold)

@@ -25,7 +25,6 @@ NOT_YET_VALUES: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 NOT_YET_KEYS: Mapping[str, tuple[str, ...]] = {
     "model": ("num_experts", "moe_router_topk", "moe_ffn_hidden_size"),
-    "optimizer": ("data_parallel_sharding",),
 }
 """Keys of the run file's contract that are not built yet."""
 

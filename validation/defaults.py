@@ -39,7 +39,7 @@ class Software:
     name: str
     source: str
     """Where each default is taken from."""
-    attention_backend: Literal["flash", "unfused"] = "flash"
+    attention_backend: Literal["fused", "flash", "unfused"] = "fused"
     sequence_parallel: bool = True
     """Where tensor parallelism is used."""
     tp_comm_overlap: bool = False
@@ -124,7 +124,6 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
         Software("MegaScale", "NSDI 2024", unsupported="MegaScale changes the model (parallel "
                  "block, sliding window)"),
     ),
-    (r"ZeRO-3|FSDP", Software("fully sharded", "", unsupported="ZeRO-3/FSDP is not built yet")),
     (r"JAX|Pax|MaxText|AutoModel", Software("JAX", "", unsupported="not a Megatron-like trainer")),
     (r"HAI-LLM|Meta internal|unknown", Software("closed", "", unsupported="closed trainer")),
     (r"Megatron-LM (Sep 2020|Jan 2021|2021)", MEGATRON_2021),
@@ -231,6 +230,47 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
     (r"Megatron-Core", Software("Megatron-Core", "as Megatron-Core 0.8", tp_comm_overlap=True,
                                 overlap_grad_reduce=True, overlap_param_gather=True)),
     (
+        r"llm-foundry",
+        Software(
+            "LLM Foundry",
+            "mosaicml/llm-foundry, models/mpt (flash attention, fused cross entropy of flash-attn, "
+            "learned positions, tied embeddings, no biases or dropout); mosaicml/composer, "
+            "trainer/mosaic_fsdp_utils.py: mixed_precision DEFAULT reduces in fp32, PURE in bf16",
+            attention_backend="flash",
+            sequence_parallel=False,
+            overlap_grad_reduce=True,
+            overlap_param_gather=True,
+            cross_entropy_loss_fusion=True,
+            gpt_position_embedding="learned_absolute",
+            gpt_untied=False,
+        ),
+    ),
+    (
+        r"PyTorch FSDP1 \+ SDPA flash",
+        Software(
+            "fms-fsdp",
+            "foundation-model-stack/fms-fsdp: FSDP1, bf16 parameters and reduction (policies/"
+            "mixed_precision.py), torch.compile",
+            attention_backend="flash",
+            sequence_parallel=False,
+            overlap_grad_reduce=True,
+            overlap_param_gather=True,
+            accumulate_allreduce_grads_in_fp32=False,
+        ),
+    ),
+    (
+        r"torchtitan",
+        Software(
+            "torchtitan",
+            "pytorch/torchtitan: FSDP2, bf16 parameters, fp32 reduction (config job_config.py: "
+            "mixed_precision_param, mixed_precision_reduce), scaled_dot_product_attention's flash "
+            "kernel (FlashAttention 2)",
+            attention_backend="flash",
+            overlap_grad_reduce=True,
+            overlap_param_gather=True,
+        ),
+    ),
+    (
         r"nanotron",
         Software(
             "nanotron",
@@ -239,6 +279,7 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
             "gathered after the step), tensor_parallel/functional.py (asynchronous column "
             "products), pipeline_parallel/p2p.py (synchronous), models/base.py (stages)",
             pipeline_split="nanotron",
+            attention_backend="flash",
             gradient_accumulation_fusion=False,
             overlap_p2p_communication=False,
             bias_activation_fusion=False,

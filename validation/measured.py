@@ -190,8 +190,11 @@ def _schedule_name(row: Row) -> str | None:
     return None if named is None else named[1]
 
 
-_SHARDING = {"": False, "0": False, "1": True, "zero1": True, "dist-opt": True}
-"""Text -> ZeRO-1 or not."""
+_SHARDING = {
+    "": "none", "0": "none", "1": "zero1", "zero1": "zero1", "dist-opt": "zero1", "2": "zero2",
+    "3": "zero3", "fsdp": "zero3",
+}  # fmt: skip
+"""Text -> `OptimizerSpec.data_parallel_sharding`."""
 
 
 # what a row leaves open
@@ -247,8 +250,8 @@ def _run_spec(row: Row, software: Software, settings: Mapping[str, Any]) -> RunS
         model = _model(row, software, arguments)
         training = _training(row, software, settings, arguments)
         parallelism = _parallelism(row, model, software, settings, arguments)
-        optimizer = _optimizer(row, software)
         cluster = _with_host(with_noted_network(cluster_of(row), row), software)
+        optimizer = _optimizer(row, software, cluster)
         problems = check_layout(model, parallelism, training, optimizer, cluster.num_gpus)
     except ValidationError as error:
         first = error.errors()[0]
@@ -280,6 +283,8 @@ def _model(row: Row, software: Software, arguments: Mapping[str, str]) -> ModelS
     dropout = software.gpt_dropout if plain else 0.0
     squared = nemotron or "squared-relu" in arguments
     bias = "disable-bias-linear" not in arguments if arguments else plain
+    if "no biases" in row.get("notes", ""):
+        bias = False
     norm = arguments.get("normalization") or ("RMSNorm" if gated else "LayerNorm")
     return ModelSpec(
         name=row.get("model", "") or "custom",
@@ -312,7 +317,7 @@ def _training(
     if arguments.get("transformer-impl") == "local" or "unfused attention" in row["framework"]:
         backend = "unfused"
     if arguments.get("attention-backend") in ("flash", "fused", "unfused"):
-        backend = "unfused" if arguments["attention-backend"] == "unfused" else "flash"
+        backend = arguments["attention-backend"]
     modules = re.findall(_MODULE, row.get("recompute_modules", ""))
     return TrainingSpec(
         seq_length=int(row["seq_length"]),
@@ -322,7 +327,8 @@ def _training(
         recompute_granularity=settings["recompute"],
         recompute_modules=tuple(modules) or ("core_attn",),
         attention_backend=backend,
-        accumulate_allreduce_grads_in_fp32=software.accumulate_allreduce_grads_in_fp32,
+        accumulate_allreduce_grads_in_fp32=software.accumulate_allreduce_grads_in_fp32
+        and "mixed_precision PURE" not in row.get("notes", ""),
         gradient_accumulation_fusion=software.gradient_accumulation_fusion
         and "no-gradient-accumulation-fusion" not in arguments,
         cross_entropy_loss_fusion=software.cross_entropy_loss_fusion
@@ -369,12 +375,16 @@ def _parallelism(
     )
 
 
-def _optimizer(row: Row, software: Software) -> OptimizerSpec:
-    sharded = _SHARDING[row.get("data_parallel_sharding", "")]
+def _optimizer(row: Row, software: Software, cluster: ClusterSpec) -> OptimizerSpec:
+    sharding = _SHARDING[row.get("data_parallel_sharding", "")]
+    sharded = sharding != "none"
     reduce = _or(_flag(row, "overlap_grad_reduce"), software.overlap_grad_reduce)
     gather = _or(_flag(row, "overlap_param_gather"), software.overlap_param_gather)
+    hybrid = "HSDP: shard inside the node" in row.get("notes", "")
     return OptimizerSpec(
         use_distributed_optimizer=sharded,
+        data_parallel_sharding=sharding,
+        num_distributed_optimizer_instances=cluster.num_nodes if hybrid else 1,
         overlap_grad_reduce=reduce,
         overlap_param_gather=sharded and reduce and gather,
         enable_optimizer_post_validation=software.enable_optimizer_post_validation,

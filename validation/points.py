@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hardware.collectives import GroupShape, collective_cost
-from hardware.kernels import GemmKind, KernelModel, kernel_model
+from hardware.kernels import AttentionKernel, GemmKind, KernelModel, kernel_model
 from hardware.nccl import Kind
 from hardware.presets import load_gpu
 from hardware.spec import NodeSpec
@@ -166,14 +166,19 @@ def _gemm_s(row: Row) -> float:
     return time.seconds
 
 
+ATTENTION_KERNELS: dict[str, AttentionKernel] = {"cudnn": "fused", "flash": "flash"}
+"""Name in kernel tables -> kernel."""
+
+
 def _attention_s(row: Row) -> float:
-    if row.get("impl", "flash").startswith("unfused"):
-        raise NoPredictionError("unfused attention is priced kernel by kernel")
+    implementation = row.get("impl") or "cudnn"
+    if implementation not in ATTENTION_KERNELS:
+        raise NoPredictionError(f"attention by {implementation} is priced kernel by kernel")
     sizes = (int(row[name]) for name in ("batch", "heads", "kv_heads", "seq"))
     batch, heads, kv_heads, seq = sizes
     time = _kernels(row).attention(
         row["dir"], batch, heads, kv_heads, seq, seq, int(row["head_dim"]),  # type: ignore[arg-type]
-        row["causal"] == "1", row["dtype"],
+        row["causal"] == "1", row["dtype"], ATTENTION_KERNELS[implementation],
     )  # fmt: skip
     return time.seconds
 

@@ -70,8 +70,11 @@ def is_bucketed(optimizer: OptimizerSpec, stage: int, chunk: int) -> bool:
     """Whether a chunk's gradients are cut into buckets, and not reduced as one.
 
     Megatron-LM cuts only the first chunk of the first stage, whose backward ends the step, and
-    nothing at all unless reductions overlap (distributed_data_parallel.py; training.py).
+    nothing at all unless reductions overlap (distributed_data_parallel.py; training.py). Sharded
+    gradients (ZeRO-2) are given up bucket by bucket, whatever overlaps.
     """
+    if optimizer.shards_gradients:
+        return True
     return optimizer.overlap_grad_reduce and stage == 0 and chunk == 0
 
 
@@ -95,6 +98,11 @@ def gradient_buckets(
     return tuple(buckets)
 
 
+def layer_buckets(backward_order: Sequence[LayerWork]) -> tuple[Bucket, ...]:
+    """One bucket for each layer that holds weights: what FSDP gathers and scatters as one."""
+    return tuple(Bucket(layer.parameters) for layer in backward_order if layer.parameters)
+
+
 def gradient_bytes_per_parameter(training: TrainingSpec) -> int:
     """Of a main gradient, which is what the data-parallel group reduces."""
     return 4 if training.accumulate_allreduce_grads_in_fp32 else 2
@@ -103,6 +111,13 @@ def gradient_bytes_per_parameter(training: TrainingSpec) -> int:
 def parameter_bytes_per_parameter(training: TrainingSpec) -> int:
     """Of a weight as the layers read it, which is what a distributed optimizer gathers."""
     return 2
+
+
+def num_shards(optimizer: OptimizerSpec, num_replicas: int) -> int:
+    """Parts into which optimizer state (and, by data_parallel_sharding, more) is cut."""
+    if not optimizer.use_distributed_optimizer:
+        return 1
+    return num_replicas // optimizer.num_distributed_optimizer_instances
 
 
 def optimizer_operations(
@@ -118,21 +133,17 @@ def optimizer_operations(
     forward, once its gradients are reduced over the `num_replicas` data- and context-parallel ranks
     that hold the same weights (Megatron-LM, finalize_model_grads.py, optimizer.py).
 
-    Clearing main gradients and scaling them by the number of replicas touch all weights; the copy
-    of 2-byte gradients to fp32, undoing the loss scale (fp16), norm, clipping, Adam and the copy to
-    2-byte weights the local shard only. Clipping is taken to happen in every step.
+    Clearing main gradients and scaling them by the number of replicas touch all weights (of sharded
+    gradients, the local shard); the copy of 2-byte gradients to fp32, undoing the loss scale
+    (fp16), norm, clipping, Adam and the copy to 2-byte weights the local shard only. Clipping is
+    taken to happen in every step.
     """
     gradient = gradient_bytes_per_parameter(training)
-    shard: float = parameters
-    if optimizer.use_distributed_optimizer:
-        shard = -(-parameters // num_replicas)
-    operations: list[Operation] = [
-        MemoryBound("clear gradients", "fill", float(gradient * parameters))
-    ]
+    shard: float = -(-parameters // num_shards(optimizer, num_replicas))
+    held = shard if optimizer.shards_gradients else parameters
+    operations: list[Operation] = [MemoryBound("clear gradients", "fill", float(gradient * held))]
     if num_replicas > 1:
-        operations.append(
-            MemoryBound("scale gradients", "elementwise", 2.0 * gradient * parameters)
-        )
+        operations.append(MemoryBound("scale gradients", "elementwise", 2.0 * gradient * held))
     operations += _shared_gradients(model, training, parallelism, stage)
     if gradient != MASTER_BYTES:
         operations.append(

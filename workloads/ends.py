@@ -16,6 +16,8 @@ from workloads.operations import Collective, CollectiveKind, LayerWork, MemoryBo
 from workloads.partition import shares_embedding
 from workloads.spec import ModelSpec, ParallelismSpec, TrainingSpec
 
+EMBEDDING, OUTPUT = "embedding", "output"
+"""Names of the two ends."""
 LOSS_FORWARD_BYTES, LOSS_BACKWARD_BYTES = 38, 14
 """Bytes per logit that Megatron's cross entropy moves when each of its steps is a kernel of its
 own: cast to fp32, maximum, subtraction, exponential, sum, division; then the gradient. Counted on
@@ -73,7 +75,7 @@ def embedding_layer(
             words, True,
         ),
     ]  # fmt: skip
-    return LayerWork("embedding", tuple(forward), tuple(backward), (), words + positions)
+    return LayerWork(EMBEDDING, tuple(forward), tuple(backward), (), words + positions)
 
 
 def output_head(
@@ -103,7 +105,7 @@ def output_head(
         *column_backward(x, "logits", width, bias=False, counted=not shares),
         *norm_backward(x, "final norm", residual=False),
     )
-    return LayerWork("output", forward, backward, (), sum(op.parameters for op in forward))
+    return LayerWork(OUTPUT, forward, backward, (), sum(op.parameters for op in forward))
 
 
 def vocabulary_parameters(x: Shapes) -> int:

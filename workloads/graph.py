@@ -16,6 +16,7 @@ from workloads.data_parallel import (
     gradient_bytes_per_parameter,
     host_step,
     is_bucketed,
+    layer_buckets,
     optimizer_operations,
     parameter_bytes_per_parameter,
 )
@@ -124,7 +125,7 @@ def build_work(
                 chunks,
                 order,
                 tuple(
-                    _bucket_sizes(held, size if is_bucketed(optimizer, stage, chunk) else None)
+                    _bucket_sizes(optimizer, held, size, stage, chunk)
                     for chunk, held in enumerate(chunks)
                 ),
                 optimizer_operations(
@@ -197,8 +198,16 @@ def operation_graph(layer: LayerWork) -> "nx.DiGraph":
     return graph
 
 
-def _bucket_sizes(layers: tuple[LayerWork, ...], bucket_size: int | None) -> tuple[int, ...]:
-    return tuple(b.parameters for b in gradient_buckets(tuple(reversed(layers)), bucket_size))
+def _bucket_sizes(
+    optimizer: OptimizerSpec, layers: tuple[LayerWork, ...], size: int, stage: int, chunk: int
+) -> tuple[int, ...]:
+    backward_order = tuple(reversed(layers))
+    if optimizer.shards_weights:
+        buckets = layer_buckets(backward_order)
+    else:
+        limit = size if is_bucketed(optimizer, stage, chunk) else None
+        buckets = gradient_buckets(backward_order, limit)
+    return tuple(bucket.parameters for bucket in buckets)
 
 
 def _pass_flops(stage: StageWork, step: Pass) -> float:

@@ -18,9 +18,13 @@ from workloads.spec import ParallelismSpec
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-GroupAxis = Literal["tp", "cp", "cp_a2a", "cp_ring", "dp", "etp", "ep", "edp", "pp", "embedding"]
+GroupAxis = Literal[
+    "tp", "cp", "cp_a2a", "cp_ring", "dp", "dp_shard", "dp_replica", "etp", "ep", "edp", "pp",
+    "embedding",
+]  # fmt: skip
 GROUP_AXES: tuple[GroupAxis, ...] = (
-    "tp", "cp", "cp_a2a", "cp_ring", "dp", "etp", "ep", "edp", "embedding",
+    "tp", "cp", "cp_a2a", "cp_ring", "dp", "dp_shard", "dp_replica", "etp", "ep", "edp",
+    "embedding",
 )  # fmt: skip
 """Axes along which collectives run."""
 
@@ -51,10 +55,14 @@ class RankGrid:
     etp: int = 1
     cp_a2a: int = 1
     """Neighbouring context-parallel ranks that swap heads; `cp` over it form rings."""
+    optimizer_instances: int = 1
+    """Parts of a data-parallel group that each hold a whole copy of what is sharded."""
     order: str = RANK_ORDER
 
     @classmethod
-    def of(cls, parallelism: ParallelismSpec, num_gpus: int) -> "RankGrid":
+    def of(
+        cls, parallelism: ParallelismSpec, num_gpus: int, optimizer_instances: int = 1
+    ) -> "RankGrid":
         """The grid of a checked layout on `num_gpus`."""
         return cls(
             tp=parallelism.tensor_model_parallel_size,
@@ -64,6 +72,7 @@ class RankGrid:
             ep=parallelism.expert_model_parallel_size,
             etp=parallelism.expert_tensor_size,
             cp_a2a=parallelism.context_swap_size,
+            optimizer_instances=optimizer_instances,
         )
 
     @property
@@ -83,6 +92,8 @@ class RankGrid:
     def canonical(self, axis: str) -> str:
         """`axis`, or the one of the dense layers whose groups are the same."""
         same = {} if self.folds_experts else {"etp": "tp", "edp": "dp"}
+        if self.optimizer_instances == 1:
+            same["dp_shard"] = "dp"
         return same.get(axis, axis)
 
     @cached_property
@@ -117,23 +128,26 @@ class RankGrid:
         """One row of ranks per process group, each in ascending order.
 
         `dp`: data- and context-parallel ranks together. `cp_a2a`, `cp_ring`: the levels of `cp`,
-        neighbours first (Megatron-LM, create_hierarchical_groups). `etp`, `ep`, `edp`: the
-        experts' grid. `embedding`: first and last stage.
+        neighbours first (Megatron-LM, create_hierarchical_groups). `dp_shard`, `dp_replica`: ranks
+        of `dp` that share out one copy, and those that hold the same part of it. `etp`, `ep`,
+        `edp`: the experts' grid. `embedding`: first and last stage.
         """
         along = {
             "tp": ("tp",), "cp": ("cp",), "dp": ("dp", "cp"), "pp": ("pp",), "embedding": ("pp",),
-            "cp_a2a": ("cp",), "cp_ring": ("cp",), "etp": ("tp",), "ep": ("ep",), "edp": ("dp",),
+            "dp_shard": ("dp", "cp"), "dp_replica": ("dp", "cp"), "cp_a2a": ("cp",),
+            "cp_ring": ("cp",), "etp": ("tp",), "ep": ("ep",), "edp": ("dp",),
         }  # fmt: skip
         if axis not in along:
             raise ValueError(f"no axis {axis!r}")
         rows = self._rows(self._expert if axis.startswith("e") else self._dense, along[axis])
         if axis == "embedding":
             return rows[:, [0, -1]] if self.pp > 1 else np.empty((0, 2), np.int64)
-        if axis == "cp_a2a":
-            return rows.reshape(-1, self.cp_a2a)
-        if axis == "cp_ring":
-            rings = rows.reshape(len(rows), -1, self.cp_a2a)
-            return np.swapaxes(rings, 1, 2).reshape(-1, self.cp // self.cp_a2a)
+        near = {"cp": self.cp_a2a, "dp": rows.shape[1] // self.optimizer_instances}
+        if axis in ("cp_a2a", "dp_shard"):
+            return rows.reshape(-1, near[axis[:2]])
+        if axis in ("cp_ring", "dp_replica"):
+            far = np.swapaxes(rows.reshape(len(rows), -1, near[axis[:2]]), 1, 2)
+            return far.reshape(-1, far.shape[2])
         return rows
 
     def _rows(self, sizes: Mapping[str, int], along: tuple[str, ...]) -> Ints:

@@ -29,6 +29,7 @@ def check_layout(
         *_optimizer(optimizer),
         *_offload(optimizer),
         *_post_validation(optimizer, parallelism),
+        *_sharding(parallelism, optimizer, num_gpus),
     ]
 
 
@@ -105,7 +106,7 @@ def _context(
             "which equal parts of causal attention need",
         )
     if training.attention_backend == "unfused":
-        yield "training.attention_backend", "context_parallel_size above 1 needs flash"
+        yield "training.attention_backend", "context_parallel_size above 1 needs fused or flash"
     swaps, tp = parallelism.context_swap_size, parallelism.tensor_model_parallel_size
     for name, heads in (
         ("num_attention_heads", model.num_attention_heads),
@@ -263,7 +264,8 @@ def _optimizer(optimizer: OptimizerSpec) -> Iterator[Problem]:
     key = "optimizer.overlap_param_gather"
     if optimizer.overlap_param_gather and not optimizer.use_distributed_optimizer:
         yield key, "needs use_distributed_optimizer: true"
-    if optimizer.overlap_param_gather and not optimizer.overlap_grad_reduce:
+    overlaps = optimizer.overlap_grad_reduce or optimizer.shards_weights
+    if optimizer.overlap_param_gather and not overlaps:
         yield key, "needs overlap_grad_reduce: true"
 
 
@@ -282,3 +284,30 @@ def _offload(optimizer: OptimizerSpec) -> Iterator[Problem]:
     key = "optimizer.optimizer_cpu_offload"
     if optimizer.optimizer_cpu_offload and not optimizer.use_distributed_optimizer:
         yield key, "needs use_distributed_optimizer: true"
+
+
+def _sharding(
+    parallelism: ParallelismSpec, optimizer: OptimizerSpec, num_gpus: int
+) -> Iterator[Problem]:
+    sharding, instances = (
+        optimizer.data_parallel_sharding,
+        optimizer.num_distributed_optimizer_instances,
+    )
+    key = "optimizer.data_parallel_sharding"
+    if sharding == "none" and optimizer.use_distributed_optimizer:
+        yield key, "'none' contradicts use_distributed_optimizer: true"
+    if sharding != "none" and not optimizer.use_distributed_optimizer:
+        yield key, f"'{sharding}' contradicts use_distributed_optimizer: false"
+    if sharding == "zero3" and parallelism.pipeline_schedule not in ("1f1b", "gpipe"):
+        yield key, f"'zero3' goes with 1f1b or gpipe, not {parallelism.pipeline_schedule}"
+    if optimizer.shards_gradients and parallelism.defer_embedding_wgrad_compute:
+        yield (
+            key,
+            f"'{sharding}' gives gradients up at once, which defer_embedding_wgrad_compute bars",
+        )
+    key = "optimizer.num_distributed_optimizer_instances"
+    if instances > 1 and sharding == "none":
+        yield key, "needs use_distributed_optimizer: true"
+    replicas = parallelism.data_parallel_size(num_gpus) * parallelism.context_parallel_size
+    if replicas % instances:
+        yield key, f"{instances} does not divide the {replicas} data- and context-parallel ranks"

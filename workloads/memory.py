@@ -9,8 +9,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from workloads.attention import kv_bytes
-from workloads.data_parallel import gradient_bytes_per_parameter
+from workloads.data_parallel import (
+    default_bucket_size,
+    gradient_bytes_per_parameter,
+    num_shards,
+)
+from workloads.ends import EMBEDDING, OUTPUT
 from workloads.layers import ELEMENT_BYTES, MASK_BYTES, Shapes
+from workloads.operations import LayerWork
 from workloads.partition import stage_contents
 from workloads.passes import Order
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
@@ -23,6 +29,9 @@ SOFTMAX_BYTES = FP32_BYTES
 """Per logit: what the cross entropy keeps for its backward. It is the fp32 copy of the logits,
 turned into exponentials, softmax and gradient in place (Megatron-LM,
 tensor_parallel/cross_entropy.py)."""
+KEPT_WHOLE = (EMBEDDING, OUTPUT)
+"""FSDP's root unit, which is gathered once for both ways (PyTorch, fully_sharded_data_parallel.py:
+the root is not resharded after its forward)."""
 CONTEXT_BYTES = 0.6e9
 """CUDA context, kernels and cuBLAS workspaces, outside PyTorch's allocator. A stated guess; 0.4 to
 0.8 GB is seen with CUDA 12."""
@@ -71,15 +80,41 @@ def stage_memory(
     layers = [layer for chunk in range(chunks) for layer in held[stage, chunk]]
     parameters = sum(layer.parameters for layer in layers)
     replicas = data_parallel_size * parallelism.context_parallel_size
-    sharded = replicas if optimizer.use_distributed_optimizer else 1
+    sharded = num_shards(optimizer, replicas)
+    gradient = gradient_bytes_per_parameter(training)
     return StageMemory(
-        weights=float(ELEMENT_BYTES * parameters),
-        gradients=float(gradient_bytes_per_parameter(training) * parameters),
+        weights=float(ELEMENT_BYTES * gathered_parameters(optimizer, layers)),
+        gradients=gradient * parameters / (sharded if optimizer.shards_gradients else 1),
         optimizer=OPTIMIZER_BYTES * parameters / sharded * (1.0 - optimizer.offloaded_fraction),
         activations=_activations(model, training, parallelism, stage, order),
-        buffers=_buffers(model, training, parallelism, stage),
+        buffers=_buffers(model, training, parallelism, stage)
+        + gradient * scattered_parameters(optimizer, layers, replicas),
         framework=CONTEXT_BYTES + NCCL_BYTES_PER_GROUP * _groups(parallelism, replicas),
     )
+
+
+def gathered_parameters(optimizer: OptimizerSpec, layers: Sequence[LayerWork]) -> int:
+    """Weights that stand whole in memory at once: all; or under ZeRO-3 the embedding and the
+    output, which stay, and of the layers between the two largest, one running and the next one
+    gathered (all of them, where they are kept for the backward)."""
+    if not optimizer.shards_weights:
+        return sum(layer.parameters for layer in layers)
+    between = sorted(x.parameters for x in layers if x.name not in KEPT_WHOLE)
+    ends = sum(layer.parameters for layer in layers if layer.name in KEPT_WHOLE)
+    return ends + sum(between[-2:] if optimizer.reshard_after_forward else between)
+
+
+def scattered_parameters(
+    optimizer: OptimizerSpec, layers: Sequence[LayerWork], num_replicas: int
+) -> int:
+    """Weights whose gradients stand whole beside the shards: two layers' under ZeRO-3, one on its
+    way while the next one's fill; a bucket's under ZeRO-2."""
+    if optimizer.shards_weights:
+        return sum(sorted(layer.parameters for layer in layers)[-2:])
+    if optimizer.shards_gradients:
+        size = optimizer.ddp_bucket_size or default_bucket_size(num_replicas)
+        return min(size, sum(layer.parameters for layer in layers))
+    return 0
 
 
 def layer_activation_bytes(
@@ -113,7 +148,7 @@ def _core_bytes(x: Shapes) -> float:
     """Inside the attention core: s^2 scores unless they are fused away or recomputed."""
     if "core_attn" in x.training.selected_modules:
         return 0.0
-    if x.training.attention_backend == "flash":
+    if x.training.attention_backend != "unfused":
         return 4.0 * x.tokens * x.heads  # the softmax statistics, fp32
     s, drop = x.training.seq_length, bool(x.model.attention_dropout)
     scores = x.training.micro_batch_size * x.heads * s * s
@@ -225,7 +260,7 @@ def _placeholder_bytes(x: Shapes) -> float:
     of each weight's gradient, one per shape and never freed (Transformer Engine,
     pytorch/module/base.py); before it, and flash attention, there was none."""
     fused = x.training.gradient_accumulation_fusion
-    if not fused or x.training.attention_backend != "flash":
+    if not fused or x.training.attention_backend == "unfused":
         return 0.0
     shapes = {(x.qkv_width, x.h), (x.h, x.core_width), (x.fc1_width, x.h), (x.h, x.ffn)}
     return float(ELEMENT_BYTES * sum(rows * columns for rows, columns in shapes))

@@ -8,7 +8,20 @@ A layer is a `LayerWork`: what its forward, its recomputation and its backward e
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-Axis = Literal["tp", "cp", "cp_a2a", "cp_ring", "dp", "etp", "ep", "edp", "embedding", "world"]
+Axis = Literal[
+    "tp",
+    "cp",
+    "cp_a2a",
+    "cp_ring",
+    "dp",
+    "dp_shard",
+    "dp_replica",
+    "etp",
+    "ep",
+    "edp",
+    "embedding",
+    "world",
+]
 """Process groups as `workloads.layout.RankGrid` names them; `world` is all ranks."""
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ring_hop"]
 
@@ -40,7 +53,7 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Fused (flash) attention core, softmax(Q K^T) V, over local heads."""
+    """Attention core without scores in memory, softmax(Q K^T) V, over local heads."""
 
     name: str
     direction: Literal["fwd", "bwd"]
@@ -52,6 +65,8 @@ class Attention:
     head_dim: int
     causal: bool = True
     dtype: str = "bf16"
+    kernel: Literal["fused", "flash"] = "fused"
+    """cuDNN's or FlashAttention-2."""
 
     @property
     def flops(self) -> float:

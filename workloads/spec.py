@@ -109,8 +109,10 @@ class TrainingSpec(Spec):
     """Of selective recomputation: what runs again in the backward of every layer. `core_attn`: the
     attention core; `mlp`: the dense MLP; `layernorm`: both norms, whose outputs are thrown away;
     the others belong to experts and to multi-latent attention."""
-    attention_backend: Literal["flash", "unfused"] = "flash"
-    """`flash`: one fused kernel. `unfused`: bmm, masked softmax, dropout, bmm (before 2023)."""
+    attention_backend: Literal["fused", "flash", "unfused"] = "fused"
+    """`fused`: cuDNN's kernel, which Transformer Engine takes on Hopper. `flash`: FlashAttention 2,
+    half as fast there and as fast on Ampere. `unfused`: bmm, masked softmax, dropout, bmm (before
+    2023)."""
     flops_convention: Literal["full", "causal"] = "full"
     """How model FLOPs count causal attention: the whole square, or half of it."""
     accumulate_allreduce_grads_in_fp32: bool = True
@@ -247,9 +249,18 @@ class OptimizerSpec(Spec):
 
     use_distributed_optimizer: bool = False
     """ZeRO-1: optimizer state sharded over data-parallel ranks."""
+    data_parallel_sharding: Literal["none", "zero1", "zero2", "zero3"] | None = None
+    """What data-parallel ranks share out: optimizer state (`zero1`), gradients too (`zero2`),
+    weights too (`zero3`, FSDP: gathered layer by layer, forward and backward). zero1 with
+    use_distributed_optimizer and none without, when left out."""
+    num_distributed_optimizer_instances: Count = 1
+    """Groups of data-parallel ranks that each hold a whole copy of what is sharded (HSDP);
+    neighbouring ranks form one."""
+    reshard_after_forward: bool = True
+    """Of zero3: drop a layer's weights after its forward and gather them again for its backward."""
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
-    """Needs use_distributed_optimizer."""
+    """Needs use_distributed_optimizer. Of zero3: gather the next layer's weights beside compute."""
     ddp_bucket_size: Count | None = None
     """Parameters per gradient bucket; max(40e6, 1e6 * data-parallel size) when left out, as
     Megatron-LM does."""
@@ -267,6 +278,28 @@ class OptimizerSpec(Spec):
     """Stages step without waiting for the gradient norm (or for infinities) of the others, and undo
     the step if those say so (Qi 2023, arXiv 2401.10241, section 4): each begins its next step when
     its own ends. Steps that are undone are not modelled."""
+
+    @model_validator(mode="after")
+    def _fill(self) -> Self:
+        if self.data_parallel_sharding is None:
+            sharding = "zero1" if self.use_distributed_optimizer else "none"
+            object.__setattr__(self, "data_parallel_sharding", sharding)
+        elif self.data_parallel_sharding != "none" and not self._refuses_distribution:
+            object.__setattr__(self, "use_distributed_optimizer", True)
+        return self
+
+    @property
+    def _refuses_distribution(self) -> bool:
+        written = "use_distributed_optimizer" in self.model_fields_set
+        return written and not self.use_distributed_optimizer
+
+    @property
+    def shards_gradients(self) -> bool:
+        return self.data_parallel_sharding in ("zero2", "zero3")
+
+    @property
+    def shards_weights(self) -> bool:
+        return self.data_parallel_sharding == "zero3"
 
     @property
     def offloaded_fraction(self) -> float:

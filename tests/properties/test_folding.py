@@ -20,7 +20,8 @@ TOLERANCE = 1e-9
 
 def classes(run: RunSpec) -> list[int]:
     """The lowest rank of each rank's class."""
-    grid = RankGrid.of(run.parallelism, run.cluster.num_gpus)
+    copies = run.optimizer.num_distributed_optimizer_instances
+    grid = RankGrid.of(run.parallelism, run.cluster.num_gpus, copies)
     wraps = run.parallelism.wraps
     partition = FoldedRanks(run.cluster, grid, wraps=wraps)._partition
     return [partition.representatives[c] for c in partition.class_of]
@@ -110,7 +111,10 @@ def runs(draw: st.DrawFn, max_gpus: int = 64) -> RunSpec:
     overlap = sequence and draw(st.booleans())
     schedule = "interleaved_1f1b" if vpp > 1 else draw(st.sampled_from(["1f1b", "gpipe"]))
     p2p = draw(st.sampled_from([None, True, False]))
-    distributed = draw(st.booleans())
+    plain = vpp == 1
+    sharding = draw(st.sampled_from(["none", "zero1", "zero2", *(["zero3"] if plain else [])]))
+    distributed = sharding != "none"
+    copies = draw(st.sampled_from([n for n in (1, 2) if distributed and dp * cp % n == 0] or [1]))
     overlap_reduce = draw(st.booleans())
     overlap_gather = distributed and overlap_reduce and draw(st.booleans())
     return small_run(
@@ -127,7 +131,8 @@ def runs(draw: st.DrawFn, max_gpus: int = 64) -> RunSpec:
                      "context_parallel_size": cp, "cp_comm_type": kind,
                      "hierarchical_context_parallel_sizes":
                          (2, cp // 2) if kind == "a2a+p2p" else None},
-        optimizer={"use_distributed_optimizer": distributed, "overlap_grad_reduce": overlap_reduce,
+        optimizer={"data_parallel_sharding": sharding, "overlap_grad_reduce": overlap_reduce,
+                   "num_distributed_optimizer_instances": copies,
                    "overlap_param_gather": overlap_gather,
                    "ddp_bucket_size": draw(st.sampled_from([None, 300_000, 2_000_000]))},
     )  # fmt: skip

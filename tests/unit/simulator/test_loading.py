@@ -116,7 +116,7 @@ training:
   global_batch_size: many
   precision: fp8
   no_such_thing_at_all: 1
-optimizer: {clip_grad: -1, data_parallel_sharding: zero3}
+optimizer: {clip_grad: -1, data_parallel_sharding: zero4}
 """
     start = GOOD.index("model:\n")
     model = GOOD[start : GOOD.index("training:\n")]
@@ -139,8 +139,9 @@ optimizer: {clip_grad: -1, data_parallel_sharding: zero3}
         "run.yaml:10: training.precision: 'fp8' is not supported yet; choose bf16, fp16",
         "run.yaml:11: training.no_such_thing_at_all: unknown key; choose "
         + ", ".join(TrainingSpec.model_fields),
+        "run.yaml:12: optimizer.data_parallel_sharding: 'zero4' is not allowed; choose none, "
+        "zero1, zero2, zero3; did you mean 'zero3'?",
         "run.yaml:12: optimizer.clip_grad: '-1' is not a number of at least 0",
-        "run.yaml:12: optimizer.data_parallel_sharding: not supported yet; leave it out",
         f"run.yaml:{gpu_line}: cluster.node.gpu.memory_bytes: '80Q' has an unknown unit 'Q'; "
         "write, say, 80GiB",
         f"run.yaml:{slow_line}: cluster.slow_gpus.16: there is no such rank; 16 GPUs are ranks 0 "

@@ -80,12 +80,16 @@ def test_gemms(tmp_path: Path) -> None:
 def test_attention(tmp_path: Path) -> None:
     text = (
         "impl,dir,dtype,causal,batch,heads,kv_heads,seq,head_dim,time_us\n"
-        "flash,bwd,bf16,1,2,32,8,4096,128,900\nunfused_softmax,fwd,bf16,1,2,32,8,4096,128,900\n"
+        "cudnn,bwd,bf16,1,2,32,8,4096,128,900\nflash,bwd,bf16,1,2,32,8,4096,128,900\n"
+        "unfused_softmax,fwd,bf16,1,2,32,8,4096,128,900\n"
     )
-    first, second = score_kernels(table(tmp_path, text))
+    first, flash, second = score_kernels(table(tmp_path, text))
     model = kernel_model(load_gpu("h200-sxm-141g"))
     expected = model.attention("bwd", 2, 32, 8, 4096, 4096, 128, True)
     assert first.predicted_s == pytest.approx(expected.seconds)
+    older = model.attention("bwd", 2, 32, 8, 4096, 4096, 128, True, kernel="flash")
+    assert flash.predicted_s == pytest.approx(older.seconds)
+    assert older.seconds > 1.4 * expected.seconds
     assert "kernel by kernel" in second.reason
 
 
