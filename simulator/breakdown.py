@@ -5,9 +5,10 @@ what ended last before it: a transfer or collective that was running is communic
 wait before that is the pipeline's bubble.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from simulator.engine import Exchange, Rank, Task
+from simulator.profile import Profile
 from simulator.trace import Piece
 
 TERMS = (
@@ -33,19 +34,22 @@ class Breakdown:
 
     def __init__(self, step_time_s: float) -> None:
         self._step_time_s = step_time_s
-        self._parts: dict[tuple[int, float, float], tuple[dict[str, float], float]] = {}
+        self._parts: dict[tuple[Profile, float, float], tuple[dict[str, float], float]] = {}
 
     def terms_s(self, rank: Rank, begin_s: float = 0.0) -> dict[str, float]:
         """Seconds of each term of `TERMS`, in that order, for one rank's compute stream from
         `begin_s` on."""
         terms = dict.fromkeys(TERMS, 0.0)
         gradients = [task.exchange for task in rank.streams.get("dp", ()) if task.exchange]
-        now_s = begin_s
+        counts: dict[tuple[Profile, float, float], int] = {}
+        now_s, computing_s = begin_s, 0.0
         for task in rank.streams["compute"]:
             if task.start_s > now_s:
                 _add_wait(terms, task, now_s, gradients)
             if task.profile is not None:
-                self._add_compute(terms, task, rank.speed)
+                key = task.profile, task.from_s, task.to_s
+                counts[key] = counts.get(key, 0) + 1
+                computing_s += task.end_s - task.start_s
             elif task.exchange is not None:
                 inside = task.category in _INSIDE_PASSES
                 waiting = "straggler_wait" if inside else "bubble"
@@ -54,17 +58,26 @@ class Breakdown:
                 terms[waiting] += (task.end_s - task.start_s) - running_s
             now_s = task.end_s
         terms["bubble"] += begin_s + self._step_time_s - now_s
+        self._add_compute(terms, counts, computing_s, rank.speed)
         return terms
 
-    def _add_compute(self, terms: dict[str, float], task: Task, speed: float) -> None:
-        assert task.profile is not None
-        key = (id(task.profile), task.from_s, task.to_s)
-        if key not in self._parts:
-            self._parts[key] = _quiet_terms(task.profile.pieces(task.from_s, task.to_s), speed)
-        parts, quiet_s = self._parts[key]
-        for term, seconds in parts.items():
-            terms[term] += seconds
-        terms["interference"] += (task.end_s - task.start_s) - quiet_s
+    def _add_compute(
+        self,
+        terms: dict[str, float],
+        counts: Mapping[tuple[Profile, float, float], int],
+        computing_s: float,
+        speed: float,
+    ) -> None:
+        """Add what was computed, so many times each; what it took beyond that is interference."""
+        for (profile, from_s, to_s), count in counts.items():
+            key = (profile, from_s, to_s)
+            if key not in self._parts:
+                self._parts[key] = _quiet_terms(profile.pieces(from_s, to_s), speed)
+            parts, quiet_s = self._parts[key]
+            for term, seconds in parts.items():
+                terms[term] += count * seconds
+            computing_s -= count * quiet_s
+        terms["interference"] += computing_s
 
 
 def _quiet_terms(pieces: Sequence[Piece], speed: float) -> tuple[dict[str, float], float]:

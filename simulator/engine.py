@@ -15,7 +15,7 @@ import simpy
 
 from simulator.errors import SimulationError
 from simulator.network import Network, Weights, postponed
-from simulator.profile import QUIET, Profile, Slowdown
+from simulator.profile import QUIET, Clock, Profile, Slowdown, read_clock
 from simulator.trace import Category
 
 _NEVER = -1.0
@@ -75,8 +75,10 @@ class Rank:
     profile: Profile | None = None
     """What it computes now, to position `to_s`."""
     to_s: float = 0.0
+    clock: Clock = ()
+    """Of that profile at `slowdown`; it stood at
+    clock_s at time `since_s`."""
     clock_s: float = 0.0
-    """Where it was on the profile's clock of `slowdown`, at `since_s`."""
     since_s: float = 0.0
     timer: Any = None
     timed: Slowdown = QUIET
@@ -140,21 +142,19 @@ class Engine:
 
     def _compute(self, rank: Rank, profile: Profile, from_s: float, to_s: float) -> _Steps:
         """Compute to the end, however often it is slowed on the way."""
-        rank.profile, rank.to_s = profile, to_s
-        rank.clock_s, rank.since_s = profile.clock_s(from_s, rank.slowdown), self._env.now
-        left_s = profile.clock_s(to_s, rank.slowdown) - rank.clock_s
+        quiet, clock = profile.bounds_s, profile.clock(rank.slowdown)
+        rank.profile, rank.to_s, rank.clock = profile, to_s, clock
+        rank.clock_s, rank.since_s = read_clock(clock, quiet, from_s), self._env.now
+        left_s = read_clock(clock, quiet, to_s) - rank.clock_s
         while left_s > 0.0:
             rank.timed, rank.rings_early = rank.slowdown, False
             rank.timer = self._env.timeout(left_s)
             yield rank.timer
-            left_s = self._left_s(rank) if rank.rings_early else 0.0
+            left_s = 0.0
+            if rank.rings_early:
+                passed_s = rank.clock_s + (self._env.now - rank.since_s)
+                left_s = read_clock(rank.clock, quiet, to_s) - passed_s
         rank.profile = None
-
-    def _left_s(self, rank: Rank) -> float:
-        """Seconds of what a rank computes that are left if nothing changes."""
-        assert rank.profile is not None
-        now_s = rank.clock_s + (self._env.now - rank.since_s)
-        return rank.profile.clock_s(rank.to_s, rank.slowdown) - now_s
 
     def _join(self, exchange: Exchange) -> _Steps:
         env = self._env
@@ -168,7 +168,8 @@ class Engine:
         slowed = self._slowed.get(exchange, ())
         for rank in slowed:
             rank.running.append(exchange)
-            self._slow(rank)
+            if exchange.slowdown is not rank.slowdown:
+                self._slow(rank, env.now)
         if exchange.latency_s > 0:
             yield env.timeout(exchange.latency_s)
         if exchange.num_bytes > 0:
@@ -177,38 +178,31 @@ class Engine:
             )
         for rank in slowed:
             rank.running.remove(exchange)
-            self._slow(rank)
+            if not rank.running or rank.running[0].slowdown is not rank.slowdown:
+                self._slow(rank, env.now)
         exchange.end_s = env.now
         if exchange.waiter is not None:
             exchange.waiter.succeed()
 
-    def _slow(self, rank: Rank) -> None:
-        """Apply what runs beside a rank's compute; the strongest neighbour decides."""
-        slowdown = QUIET
-        if rank.running:
-            slowdown = rank.running[0].slowdown
-            for exchange in rank.running[1:]:
-                slowdown = Slowdown(*map(max, slowdown, exchange.slowdown))
-        if slowdown == rank.slowdown:
-            return
-        if rank.profile is not None:
-            self._change_clock(rank, rank.profile, slowdown)
-        rank.slowdown = slowdown
-
-    def _change_clock(self, rank: Rank, profile: Profile, slowdown: Slowdown) -> None:
-        """Go on from the same position at another pace.
+    def _slow(self, rank: Rank, now_s: float) -> None:
+        """Apply what runs beside a rank's compute: from the same position on, another pace.
 
         A timer that was set for a pace no slower than the new one rings too early, at worst, and
         what is left is timed then; any other is set anew.
         """
-        now_s = self._env.now
-        clock_s = rank.clock_s + (now_s - rank.since_s)
-        position_s = min(profile.position_s(clock_s, rank.slowdown), rank.to_s)
-        rank.clock_s, rank.since_s = profile.clock_s(position_s, slowdown), now_s
-        rank.rings_early = True
+        slowdown = _strongest(rank.running)
+        if slowdown == rank.slowdown:
+            return
+        rank.slowdown = slowdown
+        profile = rank.profile
+        if profile is None:
+            return
+        clock = profile.clock(slowdown)
+        rank.clock_s = read_clock(clock, rank.clock, rank.clock_s + (now_s - rank.since_s))
+        rank.clock, rank.since_s, rank.rings_early = clock, now_s, True
         if rank.timed is QUIET or all(map(ge, slowdown, rank.timed)):
             return
-        left_s = profile.clock_s(rank.to_s, slowdown) - rank.clock_s
+        left_s = max(0.0, read_clock(clock, profile.bounds_s, rank.to_s) - rank.clock_s)
         rank.timer = postponed(self._env, rank.timer, left_s)
         rank.timed, rank.rings_early = slowdown, False
 
@@ -222,6 +216,18 @@ class Engine:
         ]
         if stuck:
             raise SimulationError("deadlock: " + "; ".join(stuck[:8]))
+
+
+def _strongest(running: Sequence[Exchange]) -> Slowdown:
+    """The strongest slow-down of each kind among those of `running`."""
+    if not running:
+        return QUIET
+    first = running[0].slowdown
+    for exchange in running:
+        if exchange.slowdown is not first:
+            every = zip(*(other.slowdown for other in running), strict=True)
+            return Slowdown(*map(max, every))
+    return first
 
 
 def _slowed_by_exchange(ranks: Sequence[Rank]) -> dict[Exchange, list[Rank]]:

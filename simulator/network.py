@@ -79,14 +79,28 @@ class Network:
 
     def start(self, num_bytes: float, links: Weights, limit_bytes_per_s: float) -> simpy.Event:
         """Send `num_bytes`; the returned event fires when the last of them has arrived."""
-        flow = Flow(links, limit_bytes_per_s, num_bytes, since_s=self._env.now)
+        flow = Flow(links, limit_bytes_per_s, num_bytes, 0.0, self._env.now)
         self.num_flows += 1
         shared = False
         for link, _ in links:
-            shared = shared or bool(self._on_link[link])
-            self._on_link[link][flow] = None
-        self._share(self._connected(flow) if shared else (flow,))
+            flows = self._on_link[link]
+            if flows:
+                shared = True
+            flows[flow] = None
+        if shared:
+            self._share(self._connected(flow))
+        else:
+            self._set_rate(flow, self._lone_rate(flow))
         return flow.end  # type: ignore[no-any-return]
+
+    def _lone_rate(self, flow: Flow) -> float:
+        """The rate of a flow that is alone on its links."""
+        rate = flow.limit_bytes_per_s
+        for link, weight in flow.links:
+            bound = self._capacity[link] / weight
+            if bound < rate:
+                rate = bound
+        return rate
 
     def _connected(self, flow: Flow) -> list[Flow]:
         """Flows reachable from `flow` through links in use, in a fixed order."""
@@ -101,15 +115,11 @@ class Network:
         return list(seen)
 
     def _share(self, flows: Sequence[Flow]) -> None:
-        if len(flows) == 1:  # alone on its links
-            flow = flows[0]
-            rate = flow.limit_bytes_per_s
-            for link, weight in flow.links:
-                rate = min(rate, self._capacity[link] / weight)
-            if rate != flow.rate_bytes_per_s:
-                self._set_rate(flow, rate)
-            return
-        for flow, rate in zip(flows, max_min_rates(flows, self._capacity), strict=True):
+        if len(flows) == 1:
+            rates = [self._lone_rate(flows[0])]
+        else:
+            rates = max_min_rates(flows, self._capacity)
+        for flow, rate in zip(flows, rates, strict=True):
             if rate != flow.rate_bytes_per_s:
                 self._set_rate(flow, rate)
 
@@ -127,9 +137,18 @@ class Network:
     def _ended(self, event: Any) -> None:
         """Give the rate of a flow that has ended to those that shared a link with it."""
         flow: Flow = event.value
+        shared = False
         for link, _ in flow.links:
-            self._on_link[link].pop(flow, None)
-        left = self._neighbours(flow.links)
+            flows = self._on_link[link]
+            del flows[flow]
+            if flows:
+                shared = True
+        if shared:
+            self._share_again(flow.links)
+
+    def _share_again(self, links: Weights) -> None:
+        """Give what is free on `links` to the flows there, and to those that share with them."""
+        left = self._neighbours(links)
         while left:
             group = self._connected(left[0])
             self._share(group)

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from simulator.trace import Piece
 
@@ -53,6 +53,10 @@ class Segment:
         return self.traffic_bytes > 0
 
 
+Clock: TypeAlias = tuple[float, ...]
+"""What a clock shows at each bound of a profile: undisturbed seconds, or those that it takes."""
+
+
 class Profile:
     """Segments end to end. Positions are undisturbed seconds from the start."""
 
@@ -75,20 +79,10 @@ class Profile:
     def duration_s(self) -> float:
         return self.bounds_s[-1]
 
-    def clock_s(self, position_s: float, slowdown: Slowdown) -> float:
-        """Seconds from the start to a position, when all is slowed; rises with the position."""
-        if slowdown is QUIET:
-            return position_s
-        return _read(self.bounds_s, self._clock(slowdown), position_s)
-
-    def position_s(self, clock_s: float, slowdown: Slowdown) -> float:
-        """Position reached after so many seconds from the start; not beyond the end."""
-        if slowdown is QUIET:
-            return min(clock_s, self.duration_s)
-        return _read(self._clock(slowdown), self.bounds_s, clock_s)
-
-    def _clock(self, slowdown: Slowdown) -> tuple[float, ...]:
+    def clock(self, slowdown: Slowdown) -> "Clock":
         """Time at each bound when all is slowed, kept for the next to ask."""
+        if slowdown is QUIET:
+            return self.bounds_s
         clock = self._clocks.get(slowdown)
         if clock is None:
             clock = self._clocks[slowdown] = tuple(
@@ -117,15 +111,18 @@ class Profile:
         return self.segments[first:last]
 
 
-def _read(from_: Sequence[float], to: Sequence[float], value: float) -> float:
-    """`value` on one rising scale as read on another, straight between marks."""
-    i = min(bisect_right(from_, value), len(from_) - 1)
+def read_clock(clock: Clock, from_: Clock, value_s: float) -> float:
+    """The reading of a clock when another of the same profile shows `value_s`: the hands stand at
+    the same place between the same marks. Before the start is the start, beyond the end the end."""
+    if clock is from_:
+        return value_s if value_s < clock[-1] else clock[-1]
+    i = bisect_right(from_, value_s)
     if i == 0:
-        return to[0]
-    width = from_[i] - from_[i - 1]
-    if width <= 0.0 or value >= from_[i]:
-        return to[i]
-    return to[i - 1] + (value - from_[i - 1]) / width * (to[i] - to[i - 1])
+        return clock[0]
+    if i == len(from_):
+        return clock[-1]
+    before_s, mark_s = from_[i - 1], clock[i - 1]
+    return mark_s + (value_s - before_s) / (from_[i] - before_s) * (clock[i] - mark_s)
 
 
 def _running(values: Iterable[float]) -> tuple[float, ...]:
