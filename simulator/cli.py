@@ -263,8 +263,8 @@ def _simulated(run: "RunSpec", fold: bool) -> "Result":
         return simulate_run(run, fold=fold)
 
 
-def summary_console() -> "Console":
-    """Where summaries are printed."""
+def summary_console(*, to_stderr: bool = False) -> "Console":
+    """Where summaries are printed: stdout, unless that carries a file's text."""
     from rich.console import Console
 
     class Summary(Console):
@@ -272,7 +272,7 @@ def summary_console() -> "Console":
             """Leave it to `_Commands`; rich would exit with 1."""
             raise BrokenPipeError
 
-    return Summary()
+    return Summary(stderr=to_stderr)
 
 
 def _write_result(result: "Result", json_: str | None) -> None:

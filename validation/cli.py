@@ -23,12 +23,13 @@ from simulator.cli import (
     write_json,
 )
 from simulator.errors import ConfigError
+from simulator.importing.command import import_app
 from simulator.study.command import whatif
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["app", "main", "whatif"]
+__all__ = ["app", "import_app", "main", "whatif"]
 
 Tables = Annotated[
     list[str] | None,

@@ -232,6 +232,7 @@ def test_help_lists_what_works() -> None:
     listed = {line.split()[0] for line in text.partition("Commands:")[2].splitlines() if line}
     assert listed == {
         "simulate", "explain", "memory", "catalog", "schema", "validate", "compare", "whatif",
+        "import",
     }  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""Bring what users have: Megatron-LM launch scripts and Hugging Face configurations."""

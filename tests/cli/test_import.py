@@ -1,0 +1,71 @@
+"""`clustersim import`: from a user's file to a run that `simulate` takes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from validation.cli import app
+
+ROOT = Path(__file__).parents[2]
+LAUNCH = ROOT / "tests/fixtures/launch"
+RUNNER = CliRunner()
+
+
+def run(*arguments: str) -> Result:
+    return RUNNER.invoke(app, list(arguments))
+
+
+def test_script_to_run_file_to_prediction(tmp_path: Path) -> None:
+    path, out = tmp_path / "run.yaml", tmp_path / "out.json"
+    done = run("import", "megatron", str(LAUNCH / "llama3_70b.slurm"), "-o", str(path))
+    assert done.exit_code == 0
+    for words in ("understood", "ignored on purpose", "assumed", "cluster.node = dgx-h100"):
+        assert words in done.stdout
+    assert run("simulate", str(path), "--json", str(out), "--quiet").exit_code == 0
+    assert json.loads(out.read_text())["simulation"]["num_gpus"] == 64
+
+
+def test_without_output_the_run_file_goes_to_stdout() -> None:
+    done = run("import", "megatron", str(LAUNCH / "by_size.sh"), "--gpu", "h200")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("# Imported from by_size.sh")
+    assert "node: dgx-h200" in done.stdout
+    assert "--tokenizer-modle" in done.stderr
+    quiet = run("import", "megatron", str(LAUNCH / "by_size.sh"), "--quiet")
+    assert quiet.stdout.startswith("# Imported")
+    assert quiet.stderr == ""
+
+
+def test_account_as_data() -> None:
+    done = run("import", "megatron", str(LAUNCH / "by_size.sh"), "--json", "-")
+    account = json.loads(done.stdout)
+    assert account["run"]["model"]["num_layers"] == 32
+    assert account["unknown"][0]["argument"] == "--tokenizer-modle"
+    assert account["unknown"][0]["line"] == 41
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.sh"], "nowhere.sh: cannot be read"),
+        ([str(LAUNCH)], "is a directory, not a launch script"),
+        ([str(LAUNCH / "by_size.sh"), "--env", "TP"], "must read NAME=VALUE"),
+        ([str(LAUNCH / "by_size.sh"), "--node", "dgx-h101"], "unknown node 'dgx-h101'"),
+        ([str(LAUNCH / "by_size.sh"), "--set", "model.layers=3"], "unknown key"),
+        ([str(LAUNCH / "by_size.sh"), "-o", "/nowhere/run.yaml"], "does not exist"),
+    ],
+)
+def test_wrong_input(arguments: list[str], words: str) -> None:
+    done = run("import", "megatron", *arguments)
+    assert done.exit_code == 2
+    assert words in done.output
+    assert "Traceback" not in done.output
+
+
+def test_the_script_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text((LAUNCH / "arguments.txt").read_text())
+    assert run("import", "megatron", str(path), "-o", str(path)).exit_code == 2
+    assert path.read_text().startswith("--num-layers")
