@@ -332,7 +332,8 @@ class _RankBuilder:
         cuts = sorted({0, len(profile.segments), *before, *after, *barriers})
         for low, high in list(pairwise(cuts)) or [(0, 0)]:  # an empty chunk only passes on
             needs = before[low]() if low in before else ()
-            self._meet(step, low, barriers)
+            if self._meet(step, low, barriers, needs):
+                needs = ()
             self._compute_part(step, profile, low, high, needs)
             if high in after:
                 after[high]()
@@ -360,14 +361,22 @@ class _RankBuilder:
                         axes.append(segment.axis)
         return bounds
 
-    def _meet(self, step: Pass, bound: int, barriers: Mapping[int, Sequence[str]]) -> None:
-        """Wait at a bound for all members of each group that meets there."""
+    def _meet(
+        self,
+        step: Pass,
+        bound: int,
+        barriers: Mapping[int, Sequence[str]],
+        needs: tuple[Task, ...] = (),
+    ) -> bool:
+        """Wait at a bound for what is needed and for all members of each group that meets there;
+        false where none does."""
         for axis in barriers.get(bound, ()):
             name = f"{axis} barrier {bound} {_title(step)}"
             key = (axis, self.folded.hub(axis, self.c), step, bound)
             members = len(self.folded.classes(axis, self.c))
             exchange = self.b.exchange(key, _Maker(name, members, _NOTHING))
-            self._join(self.compute, name, communication_kind(axis), exchange, (), step)
+            self._join(self.compute, name, communication_kind(axis), exchange, needs, step)
+        return bool(barriers.get(bound))
 
     # exchanges
 
