@@ -216,7 +216,7 @@ class FoldedRanks:
         near = self._topology.node_of(sender) == self._topology.node_of(receiver)
         cost = point_to_point(
             num_bytes, near, self._cluster.node, self._cluster.nic_rate_bytes_per_s,
-            path.latency_s,
+            self._transfer_latency_s(sender, receiver),
         )  # fmt: skip
         direction = "next" if receiver == self._next[sender] else "previous"
         key = (direction, int(self._partition.class_of[sender]))
@@ -260,7 +260,7 @@ class FoldedRanks:
         return Incidence(groups.ravel(), hubs, _occurrences(nodes).ravel(), shapes)
 
     def _pair_hubs(self) -> Hubs:
-        """Sender and receiver of each stage boundary, told apart by the path between them."""
+        """Sender and receiver of each stage boundary, told apart by whether they share a node."""
         senders = np.flatnonzero(self._next >= 0)
         pairs = np.stack([senders, self._next[senders]], axis=1)
         per_node = self._cluster.node.gpus_per_node
@@ -268,11 +268,26 @@ class FoldedRanks:
         same_port = ends[:, 2] == ends[:, 3]
         ends[same_port, 2:] = 0  # equal ports: the path depends on the nodes alone
         _, first, inverse = np.unique(ends, axis=0, return_index=True, return_inverse=True)
+        inverse = inverse.ravel()
         paths = [self._topology.path(int(a), int(b)) for a, b in pairs[first]]
-        kinds = [(p.latency_s, p.num_switches) for p in paths]
-        number = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
-        colors = np.array([number[kind] for kind in kinds], np.int64)
-        return Hubs(pairs, np.arange(2), colors[inverse.ravel()] if len(pairs) else inverse)
+        latency_s = np.array([path.latency_s for path in paths])[inverse]
+        near = np.array([path.num_switches == 0 for path in paths], np.int64)[inverse]
+        boundaries = self._stages[senders] * 2 + near
+        slowest_s = np.zeros(2 * self._grid.pp)
+        np.maximum.at(slowest_s, boundaries, latency_s)
+        self._latency_s: list[float] = slowest_s.tolist()
+        return Hubs(pairs, np.arange(2), near)
+
+    def _transfer_latency_s(self, sender: int, receiver: int) -> float:
+        """Of the longest way that any pair of this stage boundary has through the fabric.
+
+        Replicas whose ways differ by a switch or two (a microsecond of milliseconds) are thus
+        alike; their step waits for the slowest of them anyway.
+        """
+        forward = receiver == self._next[sender]
+        near = self._topology.node_of(sender) == self._topology.node_of(receiver)
+        first = sender if forward else receiver
+        return self._latency_s[int(self._stages[first]) * 2 + near]
 
     # links
 
