@@ -4,9 +4,15 @@ Three streams beside the compute: copies down, copies up, and the host's own wor
 part in them; a node's GPUs have a link each and share the host's memory evenly.
 """
 
+from collections.abc import Sequence
+from functools import partial
+
 from hardware.collectives import CollectiveCost
 from simulator.costs import Costs
 from simulator.engine import Exchange, Task
+from simulator.hooks import After, Before
+from simulator.profile import Profile
+from workloads.activation_offload import ActivationOffload
 from workloads.data_parallel import HostStep
 
 _NO_BYTES = float("inf")
@@ -38,6 +44,35 @@ class HostStreams:
             stepped = self._add("host", f"adam on host{label}", adam, (down,))
             last = self.up(f"weights from host{label}", work.up_bytes / pieces, (stepped,))
         return last
+
+    def activations(
+        self,
+        offload: ActivationOffload,
+        profile: Profile,
+        title: str,
+        forward: bool,
+        compute: Sequence[Task],
+    ) -> tuple[Before, After]:
+        """Copies of the activations of a pass's layers: awaited where they must have ended, queued
+        behind the last task of `compute` where they may begin.
+
+        One end of the model, embedding or head, comes before the layers in either direction.
+        """
+        copied: dict[int, Task] = {}
+
+        def queue(layer: int) -> None:
+            copy = self.down if forward else self.up
+            name = f"activations of layer {layer}, {title}"
+            copied[layer] = copy(name, offload.layer_bytes, tuple(compute[-1:]))
+
+        def wait(layer: int) -> tuple[Task, ...]:
+            return (copied[layer],)
+
+        copies = offload.copies(forward)  # no two share a bound
+        return (
+            {profile.marks[1 + c.before]: partial(wait, c.layer) for c in copies},
+            {profile.marks[1 + c.after]: partial(queue, c.layer) for c in copies},
+        )
 
     def _add(self, stream: str, name: str, cost: CollectiveCost, needs: tuple[Task, ...]) -> Task:
         exchange = Exchange(name, 1, cost.latency_s, cost.wire_bytes, (), cost.rate_bytes_per_s)

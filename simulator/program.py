@@ -5,16 +5,17 @@ alike, and prices; returns what the event loop executes. One rank per class gets
 exchange has one member per class of the ranks that take part in it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from hardware.collectives import CollectiveCost
 from simulator.costs import Costs
 from simulator.engine import Exchange, Rank, Task
 from simulator.errors import SimulationError
+from simulator.hooks import After, Before, joined_after, joined_before
 from simulator.offload import HostStreams
 from simulator.placement import FoldedRanks, GroupPlace
 from simulator.profile import QUIET, Profile, Segment, Slowdown
@@ -143,10 +144,6 @@ class _Maker:
             self.cost.rate_bytes_per_s, self.slowdown,
         )  # fmt: skip
 
-
-Before: TypeAlias = Mapping[int, Callable[[], tuple[Task, ...]]]
-After: TypeAlias = Mapping[int, Callable[[], None]]
-"""Bound of a profile -> what to queue when a pass gets there; what it then waits for."""
 
 _NOTHING = CollectiveCost(0.0, 0.0, float("inf"), "none", "none", 0)
 
@@ -324,6 +321,11 @@ class _RankBuilder:
         """Append a pass, cut where it waits for a gather, completes a bucket or meets a group that
         communicates inside it."""
         barriers = self._barriers(profile) if self.mixed else {}
+        if self.work.offload is not None:
+            waits, queues = self.host.activations(
+                self.work.offload, profile, _title(step), step.direction == "forward", self.compute
+            )
+            before, after = joined_before(before, waits), joined_after(after, queues)
         begin = len(self.compute)
         if not (before or after or barriers):
             self._compute_part(step, profile, 0, len(profile.segments), ())

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from workloads.activation_offload import ActivationOffload
 from workloads.backward import input_part, pass_operations, weight_part
 from workloads.data_parallel import (
     HostStep,
@@ -20,6 +21,7 @@ from workloads.data_parallel import (
     optimizer_operations,
     parameter_bytes_per_parameter,
 )
+from workloads.memory import layer_activation_bytes
 from workloads.operations import LayerWork, Operation
 from workloads.passes import Order, Pass, PassInput, Route, pass_input
 from workloads.pipeline import joined_forwards, stage_order
@@ -58,6 +60,8 @@ class StageWork:
     """Forwards of `order` that run interleaved with the backward behind them."""
     deferred: DeferredHead | None = None
     """On the last stage, if it defers."""
+    offload: ActivationOffload | None = None
+    """Activations that wait for their backward on the host."""
     host_step: HostStep | None = None
     """What the host steps after `finish`."""
 
@@ -135,6 +139,7 @@ def build_work(
                 _deferred_head(chunks[-1][-1], parallelism, num_microbatches)
                 if parallelism.defer_embedding_wgrad_compute and stage == num_stages - 1
                 else None,
+                _activation_offload(model, training, parallelism),
                 host_step(optimizer, replicas, parameters, sum(map(len, chunks))),
             )
         )
@@ -143,6 +148,15 @@ def build_work(
         boundary_bytes(model, training, parallelism),
         gradient_bytes_per_parameter(training), parameter_bytes_per_parameter(training),
     )  # fmt: skip
+
+
+def _activation_offload(
+    model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec
+) -> ActivationOffload | None:
+    if not training.offloaded_layers:
+        return None
+    kept = layer_activation_bytes(model, training, parallelism, recomputed=False)
+    return ActivationOffload(model.num_layers, training.offloaded_layers, kept)
 
 
 def _deferred_head(

@@ -26,6 +26,7 @@ def check_layout(
         *_deferral(parallelism, training),
         *_recompute(model, parallelism, training),
         *_cuda_graph(training),
+        *_cpu_offloading(model, parallelism, training),
         *_optimizer(optimizer),
         *_offload(optimizer),
         *_post_validation(optimizer, parallelism),
@@ -249,6 +250,27 @@ def _recompute(
             "training.recompute_num_layers",
             f"{training.recompute_num_layers} exceeds the {most} layers of a chunk",
         )
+
+
+def _cpu_offloading(
+    model: ModelSpec, parallelism: ParallelismSpec, training: TrainingSpec
+) -> Iterator[Problem]:
+    """Megatron-LM, transformer_config.py."""
+    if not training.cpu_offloading:
+        return
+    key = "training.cpu_offloading"
+    if not 0 < training.cpu_offloading_num_layers < model.num_layers:
+        yield (
+            "training.cpu_offloading_num_layers",
+            f"{training.cpu_offloading_num_layers} is not above 0 and below num_layers "
+            f"({model.num_layers})",
+        )
+    if parallelism.pipeline_model_parallel_size > 1:
+        yield key, "needs pipeline_model_parallel_size 1"
+    if training.recompute_granularity != "none":
+        yield key, "needs recompute_granularity: none"
+    if training.cuda_graph != "none":
+        yield key, "needs cuda_graph: none"
 
 
 def _cuda_graph(training: TrainingSpec) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ tensor so that grouped queries, gated MLPs and fused attention come out too. Sha
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from workloads.activation_offload import most_held
 from workloads.attention import kv_bytes
 from workloads.data_parallel import (
     default_bucket_size,
@@ -200,6 +201,8 @@ def _activations(
         again = recomputed_layers(training, layers)
         again_at_once = max(again_at_once, min(group, again))
         held = -(-again // group) * checkpoint + (layers - again) * layer
+        if training.offloaded_layers:
+            held = most_held(layers, training.offloaded_layers) * layer
         left = layers * weight_gradient_bytes(x)
         if contents.embedding and model.hidden_dropout:
             held += x.norm_tokens * x.h * MASK_BYTES

@@ -109,6 +109,10 @@ class TrainingSpec(Spec):
     """Of selective recomputation: what runs again in the backward of every layer. `core_attn`: the
     attention core; `mlp`: the dense MLP; `layernorm`: both norms, whose outputs are thrown away;
     the others belong to experts and to multi-latent attention."""
+    cpu_offloading: bool = False
+    """Copy the activations of the first cpu_offloading_num_layers layers to the host in the
+    forward, and back in the backward. On one pipeline stage, without recomputation."""
+    cpu_offloading_num_layers: Annotated[int, Field(ge=0)] = 0
     attention_backend: Literal["fused", "flash", "unfused"] = "fused"
     """`fused`: cuDNN's kernel, which Transformer Engine takes on Hopper. `flash`: FlashAttention 2,
     half as fast there and as fast on Ampere. `unfused`: bmm, masked softmax, dropout, bmm (before
@@ -133,6 +137,11 @@ class TrainingSpec(Spec):
         """What selective recomputation runs again; nothing unless it is asked for."""
         chosen = self.recompute_granularity == "selective"
         return frozenset(self.recompute_modules if chosen else ())
+
+    @property
+    def offloaded_layers(self) -> int:
+        """Layers whose activations spend the time until their backward on the host."""
+        return self.cpu_offloading_num_layers if self.cpu_offloading else 0
 
 
 class ParallelismSpec(Spec):

@@ -44,7 +44,28 @@ def parallel(**changes: Any) -> ParallelismSpec:
     return ParallelismSpec.model_validate({names.get(k, k): v for k, v in changes.items()})
 
 
+ON_HOST: dict[str, Any] = {"global_batch_size": 32, "cpu_offloading": True}
+
 RULES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
+    "as many layers on the host as there are": (
+        {"training": train(**ON_HOST, cpu_offloading_num_layers=8)},
+        "training.cpu_offloading_num_layers", ["8", "below num_layers (8)"],
+    ),
+    "layers on the host of a pipeline": (
+        {"training": train(**ON_HOST, cpu_offloading_num_layers=1),
+         "parallelism": parallel(pp=2)},
+        "training.cpu_offloading", ["pipeline_model_parallel_size 1"],
+    ),
+    "layers on the host and run again": (
+        {"training": train(
+            recompute_granularity="full", **ON_HOST, cpu_offloading_num_layers=1)},
+        "training.cpu_offloading", ["recompute_granularity: none"],
+    ),
+    "layers on the host in a graph": (
+        {"training": train(
+            cuda_graph="full_iteration", **ON_HOST, cpu_offloading_num_layers=1)},
+        "training.cpu_offloading", ["cuda_graph: none"],
+    ),
     "an offload of what is not sharded": (
         {"optimizer": OptimizerSpec(optimizer_cpu_offload=True)},
         "optimizer.optimizer_cpu_offload", ["use_distributed_optimizer"],
