@@ -21,6 +21,7 @@ _ALIASES = {
     "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
     "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
     "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
+    "microbatch_group_size_per_virtual_pipeline_stage": "microbatch_group_size_per_vp_stage",
     "num_moe_experts": "num_experts",
     "bucket_size": "ddp_bucket_size",
     "activations_checkpoint_granularity": "recompute_granularity",
@@ -243,6 +244,26 @@ def _graphs(t: Translation) -> None:
     t.put(path_of("cuda_graph"), "full_iteration" if whole else "per_layer", argument)
 
 
+def _schedule(t: Translation) -> None:
+    """Arguments of the fork of the zero-bubble paper's authors (sail-sg)."""
+    shaped, split = t.take("zero_bubble_v_schedule"), t.take("enable_zero_bubble")
+    path = ("parallelism", "pipeline_schedule")
+    if shaped is not None:
+        t.put(path, "zb_v", shaped)
+        if split is not None:
+            t.also(split, "a zero-bubble schedule")
+    elif split is not None:
+        t.put(path, "zb_h1", split)
+
+
+def _host_layers(t: Translation) -> None:
+    """The number of layers switches their offload on."""
+    layers = t.peek("cpu_offloading_num_layers")
+    if layers not in (None, "0") and t.peek("cpu_offloading") is None:
+        argument = t.arguments["cpu_offloading_num_layers"]
+        t.put(("training", "cpu_offloading"), True, argument)
+
+
 def _sharding(t: Translation) -> None:
     """FSDP of PyTorch and of Megatron, where the run file can say it."""
     if not has_field("data_parallel_sharding"):
@@ -320,7 +341,8 @@ def _batch(t: Translation) -> None:
 
 RULES: tuple[Callable[[Translation], None], ...] = (
     _precision, _activation, _biases, _embeddings, _groups, _norm, _recomputation, _attention,
-    _chunks, _fusions, _graphs, _sharding, _optimizer, _rampup, _vocabulary,
+    _chunks, _schedule, _fusions, _graphs, _host_layers, _sharding, _optimizer, _rampup,
+    _vocabulary,
 )  # fmt: skip
 """What comes before the arguments that name a key of the run file."""
 

@@ -105,6 +105,18 @@ def test_unset_variable_is_named() -> None:
     [
         ("--swiglu", "model.ffn_hidden_size", int(4 * 1024 * 2 / 3 / 64) * 64),
         ("--squared-relu", "model.activation_function", "squared_relu"),
+        ("--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 "
+         "--microbatch-group-size-per-virtual-pipeline-stage 4",
+         "parallelism.microbatch_group_size_per_vp_stage", 4),
+        ("--pipeline-model-parallel-size 2 --enable-zero-bubble",
+         "parallelism.pipeline_schedule", "zb_h1"),
+        ("--pipeline-model-parallel-size 2 --enable-zero-bubble --zero-bubble-v-schedule",
+         "parallelism.pipeline_schedule", "zb_v"),
+        ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Ettt|tL'",
+         "parallelism.pipeline_model_parallel_layout", "Ettt|tL"),
+        ("--cpu-offloading-num-layers 2", "training.cpu_offloading", True),
+        ("--recompute-granularity selective --recompute-modules mlp layernorm",
+         "training.recompute_modules", ("mlp", "layernorm")),
         ("--num-query-groups 2", "model.num_query_groups", 8),
         ("--group-query-attention", "model.num_query_groups", 1),
         ("--use-rotary-position-embeddings", "model.position_embedding_type", "rope"),
