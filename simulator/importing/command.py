@@ -73,6 +73,31 @@ def megatron(
     _write(output, imported.text, stdout_taken=json_ == "-")
 
 
+@import_app.command()
+def hf(
+    config: Annotated[
+        str, typer.Argument(metavar="CONFIG.json", help="A model's config.json of Hugging Face.")
+    ],
+    output: Output = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="The model's name; the file's own if left out.")
+    ] = None,
+    json_: Json = None,
+    quiet: Quiet = False,
+) -> None:
+    """Make a model file, for `model:` of a run file, of a Hugging Face config.json."""
+    from simulator.importing.huggingface_import import import_huggingface
+    from simulator.importing.import_report import import_json, print_import
+
+    check_outputs(config, {"--output": output, "--json": json_})
+    imported = import_huggingface(Path(config), name)
+    if json_ is not None:
+        write_json(json_, import_json(imported))
+    if not quiet and json_ != "-":
+        print_import(imported, summary_console(to_stderr=output is None))
+    _write(output, imported.text, stdout_taken=json_ == "-")
+
+
 def _environment(pairs: list[str] | None) -> dict[str, str]:
     found: dict[str, str] = {}
     for pair in pairs or ():

@@ -6,12 +6,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from simulator.importing.huggingface_import import ImportedModel
 from simulator.importing.megatron_import import Imported
 from simulator.importing.translation import Fate
 
 
-def import_json(imported: Imported) -> dict[str, Any]:
-    """The account as plain data; `run` is the run file's content."""
+def import_json(imported: Imported | ImportedModel) -> dict[str, Any]:
+    """The account as plain data, with the content of the run or model file."""
 
     def rows(fates: Iterable[Fate], key: str) -> list[dict[str, Any]]:
         return [
@@ -24,34 +25,43 @@ def import_json(imported: Imported) -> dict[str, Any]:
             for fate in fates
         ]
 
+    account: dict[str, Any] = {"source": imported.source}
+    if isinstance(imported, Imported):
+        account["run"] = imported.run.model_dump(mode="json")
+        account["notes"] = [{"line": note.line, "note": note.message} for note in imported.notes]
+    else:
+        account["model"] = imported.model.model_dump(mode="json")
+        account["num_parameters"] = imported.num_parameters
     return {
-        "source": imported.source,
-        "run": imported.run.model_dump(mode="json"),
+        **account,
         "understood": rows(imported.understood, "as"),
         "ignored": rows(imported.ignored, "because"),
         "not_modelled": rows(imported.not_modelled, "concerns"),
         "unknown": rows(imported.unknown, "hint"),
         "assumed": list(imported.assumed),
-        "notes": [{"line": note.line, "note": note.message} for note in imported.notes],
     }
 
 
-def print_import(imported: Imported, console: Console) -> None:
-    """Print the account, arguments that need a look last."""
+def print_import(imported: Imported | ImportedModel, console: Console) -> None:
+    """Print the account, what needs a look last."""
     _heading(console, f"understood ({len(imported.understood)})")
     for fate in imported.understood:
         _row(console, fate, fate.words)
+    if isinstance(imported, ImportedModel):
+        _line(console, f"  in all {imported.num_parameters / 1e9:.3f}e9 parameters")
     _heading(console, f"ignored on purpose ({len(imported.ignored)})")
     for why in dict.fromkeys(fate.words for fate in imported.ignored):
         names = [fate.argument.spelled for fate in imported.ignored if fate.words == why]
         _line(console, f"  {why}: {' '.join(names)}")
-    _heading(console, "assumed")
+    notes = imported.notes if isinstance(imported, Imported) else ()
+    if imported.assumed or notes:
+        _heading(console, "assumed")
     for words in imported.assumed:
         _line(console, f"  {words}")
-    for note in imported.notes:
+    for note in notes:
         _line(console, f"  line {note.line}: {note.message}")
     if imported.not_modelled:
-        _heading(console, "known to Megatron-LM, not modelled: the prediction lacks it")
+        _heading(console, "known, not modelled: the prediction lacks it")
         for fate in imported.not_modelled:
             _row(console, fate, fate.words)
     if imported.unknown:

@@ -52,6 +52,14 @@ def run_text(tree: Located, settings: Mapping[Path, Setting], heading: Sequence[
     return "\n".join(lines) + "\n"
 
 
+def model_text(settings: Mapping[Path, Setting], heading: Sequence[str]) -> str:
+    """Write the settings of a model alone, as a file that `model` may name."""
+    lines = [f"# {line}".rstrip() for line in heading]
+    for (_, name), setting in settings.items():
+        lines.append(_line("", name, _located(setting.value, setting.place), setting))
+    return "\n".join(lines) + "\n"
+
+
 def _line(indent: str, key: str, value: Located, setting: Setting | None) -> str:
     text = f"{indent}{key}: {_flow(value)}"
     origin = ""

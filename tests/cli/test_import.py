@@ -69,3 +69,25 @@ def test_the_script_is_not_overwritten(tmp_path: Path) -> None:
     path.write_text((LAUNCH / "arguments.txt").read_text())
     assert run("import", "megatron", str(path), "-o", str(path)).exit_code == 2
     assert path.read_text().startswith("--num-layers")
+
+
+def test_config_to_model_file_to_prediction(tmp_path: Path) -> None:
+    config, model = ROOT / "tests/fixtures/huggingface/llama3-8b.json", tmp_path / "model.yaml"
+    done = run("import", "hf", str(config), "-o", str(model))
+    assert done.exit_code == 0
+    assert "in all 8.030e9 parameters" in done.stdout
+    example = str(ROOT / "examples/llama3-70b-64xh100.yaml")
+    settings = ["parallelism.virtual_pipeline_model_parallel_size=2", f"model={model}"]
+    options = [word for setting in settings for word in ("--set", setting)]
+    done = run("simulate", example, *options, "--json", "-")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["step_time_s"] > 0
+
+
+def test_config_as_data_and_refused() -> None:
+    folder = ROOT / "tests/fixtures/huggingface"
+    account = json.loads(run("import", "hf", str(folder / "gpt2.json"), "--json", "-").stdout)
+    assert account["num_parameters"] == 124_439_808
+    done = run("import", "hf", str(folder / "nothing.json"))
+    assert done.exit_code == 2
+    assert "cannot be read" in done.output
