@@ -59,6 +59,10 @@ _BLACKWELL = {
 }
 """A guess: Hopper's sustained fractions, on the higher peak."""
 
+FLASH_1_OVER_2 = 1.8
+"""Time of FlashAttention in Triton, as trainers had it in 2022 and early 2023, over that of
+FlashAttention 2: 1.3 to 2.5 (arXiv 2307.08691, section 4.1), the geometric mean."""
+
 ATTENTION_RATES = {
     "fused": {"hopper": _HOPPER, "ampere": _AMPERE, "ada": _AMPERE, "blackwell": _BLACKWELL},
     "flash": {"hopper": _HOPPER_FLASH, "ampere": _AMPERE, "ada": _AMPERE, "blackwell": _BLACKWELL},

@@ -13,7 +13,11 @@ from typing import Literal
 
 import numpy as np
 
-from hardware.attention_roofline import ATTENTION_RATES, attention_roofline_s
+from hardware.attention_roofline import (
+    ATTENTION_RATES,
+    FLASH_1_OVER_2,
+    attention_roofline_s,
+)
 from hardware.kernel_tables import (
     Reading,
     attention_places,
@@ -33,7 +37,7 @@ from hardware.spec import GpuSpec
 
 Source = Literal["measured", "extrapolated", "roofline"]
 GemmKind = Literal["fwd", "dgrad", "wgrad"]
-AttentionKernel = Literal["fused", "flash"]
+AttentionKernel = Literal["fused", "flash", "flash1"]
 
 LAUNCH_S = 6.6e-6
 """Host time to launch one small PyTorch kernel, asynchronously (H200 host, one-element in-place
@@ -99,11 +103,16 @@ class KernelModel:
         kernel: AttentionKernel = "fused",
     ) -> KernelTime:
         """Attention over local heads without scores in memory, all kernels of its direction
-        together: cuDNN's (`fused`) or FlashAttention-2 (`flash`).
+        together: cuDNN's (`fused`), FlashAttention 2 (`flash`) or its predecessor (`flash1`).
 
         Raises `ValueError` for sizes below 1 or an unknown direction.
         """
         key = (direction, batch, heads, kv_heads, seq_q, seq_kv, head_dim, causal, dtype, kernel)
+        if key not in self._known and kernel == "flash1":
+            newer = self.attention(
+                direction, batch, heads, kv_heads, seq_q, seq_kv, head_dim, causal, dtype, "flash"
+            )
+            self._known[key] = KernelTime(newer.seconds * FLASH_1_OVER_2, _less_sure(newer.source))
         if key not in self._known:
             if direction not in ("fwd", "bwd"):
                 raise ValueError(f"unknown attention direction {direction!r}; choose fwd or bwd")

@@ -39,7 +39,7 @@ class Software:
     name: str
     source: str
     """Where each default is taken from."""
-    attention_backend: Literal["fused", "flash", "unfused"] = "fused"
+    attention_backend: Literal["fused", "flash", "flash1", "unfused"] = "fused"
     sequence_parallel: bool = True
     """Where tensor parallelism is used."""
     tp_comm_overlap: bool = False
@@ -233,10 +233,11 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
         r"llm-foundry",
         Software(
             "LLM Foundry",
-            "mosaicml/llm-foundry, models/mpt (flash attention, fused cross entropy of flash-attn, "
-            "learned positions, tied embeddings, no biases or dropout); mosaicml/composer, "
+            "mosaicml/llm-foundry, models/mpt (attn_impl: triton, the default of 2023; flash-attn's "
+            "fused cross entropy, learned positions, tied embeddings, no biases or dropout); "
+            "mosaicml/composer, "
             "trainer/mosaic_fsdp_utils.py: mixed_precision DEFAULT reduces in fp32, PURE in bf16",
-            attention_backend="flash",
+            attention_backend="flash1",
             sequence_parallel=False,
             overlap_grad_reduce=True,
             overlap_param_gather=True,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -23,13 +23,13 @@ from validation.arguments import layers_of_interleaving, quoted_arguments
 from validation.clusters import cluster_of
 from validation.defaults import Software, software_of
 from validation.network_notes import with_noted_network
+from validation.recomputation import recompute_settings
 from validation.splits import split_by_arguments, split_of
 from workloads.layout_checks import check_layout
 from workloads.spec import (
     ModelSpec,
     OptimizerSpec,
     ParallelismSpec,
-    RecomputeModule,
     TrainingSpec,
 )
 
@@ -306,10 +306,6 @@ def _model(row: Row, software: Software, arguments: Mapping[str, str]) -> ModelS
     )
 
 
-_MODULE = "|".join(sorted(get_args(RecomputeModule), key=len, reverse=True))
-"""Longest first: `moe_act` is not `moe`."""
-
-
 def _training(
     row: Row, software: Software, settings: Mapping[str, Any], arguments: Mapping[str, str]
 ) -> TrainingSpec:
@@ -318,14 +314,13 @@ def _training(
         backend = "unfused"
     if arguments.get("attention-backend") in ("flash", "fused", "unfused"):
         backend = arguments["attention-backend"]
-    modules = re.findall(_MODULE, row.get("recompute_modules", ""))
+    per_chunk = int(row["num_layers"]) // (settings["pp"] * settings["vpp"])
     return TrainingSpec(
         seq_length=int(row["seq_length"]),
         micro_batch_size=settings["micro_batch_size"],
         global_batch_size=int(row["global_batch_size"]),
         precision=row.get("precision", "") or "bf16",
-        recompute_granularity=settings["recompute"],
-        recompute_modules=tuple(modules) or ("core_attn",),
+        **recompute_settings(row, settings["recompute"], per_chunk),
         attention_backend=backend,
         accumulate_allreduce_grads_in_fp32=software.accumulate_allreduce_grads_in_fp32
         and "mixed_precision PURE" not in row.get("notes", ""),

@@ -7,7 +7,7 @@ Under context parallelism u ranks swap tokens for heads (`cp_a2a`) and r = c / u
 pytorch/attention/dot_product_attention/context_parallel.py, is followed.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from workloads.operations import (
     Attention,
@@ -48,9 +48,8 @@ def _attention(
     b, heads = x.training.micro_batch_size, x.heads // heads_over
     kv_heads = max(1, x.kv_heads // heads_over)
     sizes = (b, heads, kv_heads, queries, keys, x.model.head_dim, causal, x.training.precision)
-    kernel: Literal["fused", "flash"] = (
-        "flash" if x.training.attention_backend == "flash" else "fused"
-    )
+    kernel = x.training.attention_backend
+    assert kernel != "unfused"
     return (
         Attention("attention", "fwd", *sizes, kernel),
         Attention("attention backward", "bwd", *sizes, kernel),

@@ -26,6 +26,10 @@ Axis = Literal[
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ring_hop"]
 
 
+AttentionKernel = Literal["fused", "flash", "flash1"]
+"""cuDNN's, FlashAttention 2, or FlashAttention as it was before."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gemm:
     """C[m, n] = A[m, k] @ B[k, n], `batch` times (batch > 1: one strided-batched kernel).
@@ -65,8 +69,7 @@ class Attention:
     head_dim: int
     causal: bool = True
     dtype: str = "bf16"
-    kernel: Literal["fused", "flash"] = "fused"
-    """cuDNN's or FlashAttention-2."""
+    kernel: AttentionKernel = "fused"
 
     @property
     def flops(self) -> float:

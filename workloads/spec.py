@@ -113,10 +113,10 @@ class TrainingSpec(Spec):
     """Copy the activations of the first cpu_offloading_num_layers layers to the host in the
     forward, and back in the backward. On one pipeline stage, without recomputation."""
     cpu_offloading_num_layers: Annotated[int, Field(ge=0)] = 0
-    attention_backend: Literal["fused", "flash", "unfused"] = "fused"
+    attention_backend: Literal["fused", "flash", "flash1", "unfused"] = "fused"
     """`fused`: cuDNN's kernel, which Transformer Engine takes on Hopper. `flash`: FlashAttention 2,
-    half as fast there and as fast on Ampere. `unfused`: bmm, masked softmax, dropout, bmm (before
-    2023)."""
+    half as fast there and as fast on Ampere. `flash1`: FlashAttention before July 2023. `unfused`:
+    bmm, masked softmax, dropout, bmm (before 2023)."""
     flops_convention: Literal["full", "causal"] = "full"
     """How model FLOPs count causal attention: the whole square, or half of it."""
     accumulate_allreduce_grads_in_fp32: bool = True
