@@ -233,7 +233,7 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
         r"llm-foundry",
         Software(
             "LLM Foundry",
-            "mosaicml/llm-foundry, models/mpt (attn_impl: triton, the default of 2023; flash-attn's "
+            "mosaicml/llm-foundry, models/mpt (attn_impl: triton, as was the default; flash-attn's "
             "fused cross entropy, learned positions, tied embeddings, no biases or dropout); "
             "mosaicml/composer, "
             "trainer/mosaic_fsdp_utils.py: mixed_precision DEFAULT reduces in fp32, PURE in bf16",
