@@ -149,7 +149,8 @@ IGNORED: Mapping[str, str] = {
         topk_group n_group query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping
         use_bidirectional_attention scale_attn* reorder_and_upcast_attn initial_context_length
         hidden_dim n_ctx
-        decoder_sparse_step mlp_only_layers moe_layer_freq max_window_layers ep_size use_qk_norm attention_multiplier""",
+        decoder_sparse_step mlp_only_layers moe_layer_freq max_window_layers ep_size use_qk_norm
+        attention_multiplier""",
 }
 """Why -> keys that are left out on purpose; `*` stands for any ending."""
 

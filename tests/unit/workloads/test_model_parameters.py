@@ -82,6 +82,48 @@ def test_published_counts(name: str) -> None:
     assert parameter_count(model) == pytest.approx(PUBLISHED_B[name][0] * 1e9, rel=5e-4)
 
 
+EXACT = {
+    "llama3.2-1b": (1_235_814_400, 0),
+    "llama3.2-3b": (3_212_749_824, 0),
+    "mistral-7b": (7_241_732_096, 0),
+    "mistral-nemo-12b": (12_247_782_400, 0),
+    "mistral-large-123b": (122_610_069_504, 0),
+    "gemma-2b": (2_506_172_416, 0),
+    "gemma-7b": (8_537_680_896, 0),
+    "gpt-neox-20b": (20_554_567_680, 0),
+    "pythia-12b": (11_846_072_320, 0),
+    "gpt2-xl": (1_557_611_200, 0),
+    "qwen2.5-7b": (7_615_616_512, 28 * (3584 + 2 * 4 * 128)),  # biases of q, k, v
+    "qwen2.5-32b": (32_763_876_352, 64 * (5120 + 2 * 8 * 128)),
+    "qwen2.5-72b": (72_706_203_648, 80 * (8192 + 2 * 8 * 128)),
+    "qwen3-8b": (8_190_735_360, 36 * 2 * 128),  # norms of q and k
+    "qwen3-32b": (32_762_123_264, 64 * 2 * 128),
+    "bloom-176b": (176_247_271_424, 2 * 14336),  # the norm after the embedding
+}
+"""Weights on the models' Hugging Face pages, and those of them that the preset leaves out."""
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_published_counts_to_the_weight(name: str) -> None:
+    published, left_out = EXACT[name]
+    assert parameter_count(load_model(name)) == published - left_out
+
+
+EMBEDDING_AND_REST_B = {
+    "nemotron4-15b": (3.1, 12.5),  # Parmar 2024 (arXiv 2402.16819), section 2, prints 3.2
+    "nemotron4-340b": (9.4, 331.6),  # NVIDIA 2024 (arXiv 2406.11704), table 1
+}
+"""Billions in the two tables of words, and elsewhere."""
+
+
+@pytest.mark.parametrize("name", EMBEDDING_AND_REST_B)
+def test_published_counts_in_two_parts(name: str) -> None:
+    model = load_model(name)
+    words = 2 * model.vocab_size * model.hidden_size
+    rest = parameter_count(model) - words
+    assert (round(words / 1e9, 1), round(rest / 1e9, 1)) == EMBEDDING_AND_REST_B[name]
+
+
 ROUNDED_B = {
     "gpt-7.1b": 7.1, "gpt-16b": 16, "gpt-32b": 32, "gpt-70b": 70, "gpt-119b": 119,
     "gpt-177b": 177, "gpt-314b": 314, "gpt-462b": 462,
@@ -106,7 +148,9 @@ def test_loosely_printed_counts(name: str, printed_b: float) -> None:
 
 
 def test_every_preset_has_a_published_count() -> None:
-    assert {*PUBLISHED_B, *ROUNDED_B, "gpt-1.7b", "korthikanti-1t"} == set(preset_names())
+    loose = {"gpt-1.7b", "korthikanti-1t"}
+    checked = {*PUBLISHED_B, *EXACT, *EMBEDDING_AND_REST_B, *ROUNDED_B, *loose}
+    assert checked == set(preset_names())
 
 
 def test_positions_left_open_follow_the_sequence() -> None:
