@@ -8,6 +8,7 @@ from typing import Any
 
 from simulator.errors import ConfigError
 from simulator.files import whole_file, write_text
+from simulator.metrics import KINDS
 from simulator.study.points import Scalar
 from simulator.study.whatif import Answer, Row
 
@@ -41,8 +42,7 @@ def columns(row: Row) -> dict[str, Scalar]:
 
 def exposed_s(kinds: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
     """Seconds of each kind of communication that compute does not cover."""
-    names = list(kinds) or ["tp", "cp", "ep", "pp", "dp"]
-    return {name: kinds[name]["exposed_s"] if kinds else None for name in names}
+    return {name: kinds[name]["exposed_s"] if kinds else None for name in KINDS}
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:
