@@ -47,6 +47,8 @@ def read_arguments(words: Sequence[Text], source: str) -> tuple[list[Argument], 
             spelled, equals, _ = text.partition("=")
             values = [_after(word, len(spelled) + 1)] if equals else []
             found.append((word, spelled, values))
+        elif found and found[-1][2] and _is_unset(word):
+            notes.append(Note(f"taken as nothing, since nothing sets it: {text}", word[0].line))
         elif found:
             found[-1][2].append(word)
         else:
@@ -55,6 +57,11 @@ def read_arguments(words: Sequence[Text], source: str) -> tuple[list[Argument], 
         Argument(_name(spelled), spelled, tuple(values), Place(source, word[0].line))
         for word, spelled, values in found
     ], notes
+
+
+def _is_unset(word: Text) -> bool:
+    """Whether a word is a variable alone that the script does not set."""
+    return not is_known(word) and re.fullmatch(r"\$\{?\w+\}?", plain(word)) is not None
 
 
 def _separated(words: Sequence[Text], notes: list[Note]) -> Iterator[Text]:

@@ -6,12 +6,12 @@ with their options (also `#SBATCH` lines), mpirun.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.errors import ConfigError, Place, Problem
 from simulator.importing.arguments import Argument, mapped_arguments, read_arguments
 from simulator.importing.shell_script import Command, Note, Script, read_script, words_of
-from simulator.importing.text_pieces import Text, is_known, plain
+from simulator.importing.text_pieces import Text, is_known, literal, plain
 from simulator.yaml_lines import Located
 
 MARKS = frozenset(
@@ -177,10 +177,11 @@ def _options(words: Sequence[Text], source: str) -> Iterator[_Option]:
 def _batch_options(text: str, source: str) -> Iterator[_Option]:
     """Of `#SBATCH` lines."""
     for number, line in enumerate(text.splitlines(), start=1):
-        found = re.match(r"#SBATCH\s+(-{1,2}[\w-]+)(?:\s*=\s*|\s+|(?=\d))([^\s#]+)", line)
-        if found:
-            name, _ = _option(found[1])
-            yield _Option(name, found[2], f"#SBATCH {found[1]}", Place(source, number))
+        if line.startswith("#SBATCH"):
+            told = re.sub(r"\s#.*", "", line.removeprefix("#SBATCH"))
+            words = [literal(word, number) for word in told.split()]
+            for option in _options(words, source):
+                yield replace(option, spelled=f"#SBATCH {option.spelled}")
 
 
 def _slurm_variables(options: Sequence[_Option]) -> dict[str, str]:

@@ -269,7 +269,9 @@ def _sharding(t: Translation) -> None:
     if not has_field("data_parallel_sharding"):
         return
     path = path_of("data_parallel_sharding")
-    torch = t.take("use_torch_fsdp2")
+    torch, stage = t.take("use_torch_fsdp2"), t.take("zero_stage")
+    if stage is not None and (number := t.value(stage)) in ("0", "1", "2", "3"):
+        t.put(path, f"zero{number}" if number != "0" else "none", stage)  # DeepSpeed
     megatron = t.take("use_megatron_fsdp", "use_custom_fsdp")
     strategy = t.take("data_parallel_sharding_strategy")
     stages = {"no_shard": "none", "optim": "zero1", "optim_grads": "zero2",
@@ -329,6 +331,7 @@ def _sequence_parallel(t: Translation) -> None:
     on = t.get("parallelism", "sequence_parallel") == "True"
     if on and t.whole("parallelism", "tensor_model_parallel_size") == 1:
         del t.settings["parallelism", "sequence_parallel"]
+        t.understood[:] = [f for f in t.understood if "sequence_parallel" not in f.words]
         t.assumed.append(
             "no sequence parallelism: Megatron-LM switches it off with one tensor rank"
         )

@@ -67,7 +67,7 @@ IGNORED: Mapping[str, str] = {
         deepspeed deepspeed_config deepspeed_activation_checkpointing onnx_safe bert_*
         bias_activation_fp32 quick_geglu_* fp8_margin fp8_interval num_experts_per_tok_*
         external_args legacy_tokenizer use_legacy_static_engine
-        abort_on_unmet_fused_kernel_constraints accelerator_backend""",
+        abort_on_unmet_fused_kernel_constraints no_pipeline_parallel accelerator_backend""",
 }
 """Why -> names that are left out on purpose."""
 

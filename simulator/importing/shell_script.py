@@ -305,6 +305,9 @@ class _Reader:
             return True
         if name == "false":
             return False
+        if name in ("source", ".") and len(words) > 1:
+            at = Piece("", line)
+            self.note(f"not read: {plain(words[1])}; what it sets is unknown", (at,))
         if name == "let" and len(words) > 1:
             return self._let(words[1:])
         if name == "set" and len(words) > 1 and plain(words[1]) == "--":

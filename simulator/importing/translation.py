@@ -1,7 +1,7 @@
 """Arguments being turned into settings of a run file, with a record of what became of each."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal, get_args, get_origin
 
@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 
 from simulator.errors import Place, Problem
 from simulator.importing.arguments import Argument
-from simulator.importing.text_pieces import plain, unknown_parts
+from simulator.importing.text_pieces import is_known, plain, unknown_parts
 from simulator.spec_errors import nearest
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, Spec, TrainingSpec
 
@@ -182,8 +182,10 @@ class Translation:
     def _take_field(self, name: str, argument: Argument) -> None:
         if argument.denied and not _takes(name, bool):
             return
-        if _takes(name, bool) and not argument.values:
-            self.put(path_of(name), True, argument)
+        if _takes(name, bool) and not any(map(is_known, argument.values)):
+            for value in argument.values:
+                self.assumed.append(f"nothing sets {plain(value)}: taken as nothing")
+            self.put(path_of(name), True, replace(argument, values=()))
         elif _takes(name, tuple) and argument.is_known:
             values = [part for v in argument.values for part in plain(v).replace(",", " ").split()]
             self.put(path_of(name), values, argument)
@@ -201,10 +203,10 @@ class Translation:
         """Divide what is left: ignored on purpose, known but not modelled, unknown."""
         from simulator.importing.megatron_names import reason
 
-        used = {id(fate.argument) for fate in self.understood}
+        used = {fate.argument for fate in self.understood}
         for name, argument in list(self.arguments.items()):
             del self.arguments[name]
-            if id(argument) in used:
+            if argument in used:
                 continue
             if (why := reason(ignored, name)) is not None:
                 self.ignored.append(Fate(argument, why))

@@ -231,6 +231,36 @@ def test_arguments_in_a_variable_only(tmp_path: Path) -> None:
     assert "taken from the variable PARAMS" in result.notes[-1].message
 
 
+def test_variables_that_nothing_sets_are_nothing_between_options(tmp_path: Path) -> None:
+    result = of_arguments(tmp_path, "--swiglu --use-distributed-optimizer $A --num-layers 8 ${B}")
+    assert result.run.optimizer.use_distributed_optimizer
+    assert result.run.model.num_layers == 8
+    assert "nothing sets $A: taken as nothing" in result.assumed
+    assert "taken as nothing, since nothing sets it: ${B}" in [n.message for n in result.notes]
+
+
+def test_batch_options_on_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.slurm"
+    path.write_text(f"#!/bin/bash\n#SBATCH -N 4 --ntasks-per-node=4 # c\nsrun python p.py {BASE}\n")
+    cluster = import_megatron(path, ClusterOptions(), {}).run.cluster
+    assert (cluster.num_nodes, cluster.node.gpus_per_node) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sharding"),
+    [
+        ("--use-torch-fsdp2", "zero3"),
+        ("--zero-stage 2", "zero2"),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", "zero2"),
+        ("--use-custom-fsdp", "none"),
+        ("--use-distributed-optimizer", "zero1"),
+    ],
+)
+def test_sharded_data_parallelism(tmp_path: Path, arguments: str, sharding: str) -> None:
+    run = of_arguments(tmp_path, arguments).run
+    assert run.optimizer.data_parallel_sharding == sharding
+
+
 def test_given_twice_the_last_counts(tmp_path: Path) -> None:
     result = of_arguments(tmp_path, "--num-layers 8")
     assert result.run.model.num_layers == 8
