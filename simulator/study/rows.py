@@ -42,7 +42,7 @@ def columns(row: Row) -> dict[str, Scalar]:
 
 def exposed_s(kinds: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
     """Seconds of each kind of communication that compute does not cover."""
-    return {name: kinds[name]["exposed_s"] if kinds else None for name in KINDS}
+    return {name: kinds[name]["exposed_s"] if name in kinds else None for name in KINDS}
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:
