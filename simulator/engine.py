@@ -168,7 +168,7 @@ class Engine:
         slowed = self._slowed.get(exchange, ())
         for rank in slowed:
             rank.running.append(exchange)
-            if exchange.slowdown is not rank.slowdown:
+            if exchange.slowdown != rank.slowdown:
                 self._slow(rank, env.now)
         if exchange.latency_s > 0:
             yield env.timeout(exchange.latency_s)
@@ -178,7 +178,7 @@ class Engine:
             )
         for rank in slowed:
             rank.running.remove(exchange)
-            if not rank.running or rank.running[0].slowdown is not rank.slowdown:
+            if not rank.running or rank.running[0].slowdown != rank.slowdown:
                 self._slow(rank, env.now)
         exchange.end_s = env.now
         if exchange.waiter is not None:
@@ -224,7 +224,7 @@ def _strongest(running: Sequence[Exchange]) -> Slowdown:
         return QUIET
     first = running[0].slowdown
     for exchange in running:
-        if exchange.slowdown is not first:
+        if exchange.slowdown != first:
             every = zip(*(other.slowdown for other in running), strict=True)
             return Slowdown(*map(max, every))
     return first

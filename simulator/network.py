@@ -137,6 +137,7 @@ class Network:
     def _ended(self, event: Any) -> None:
         """Give the rate of a flow that has ended to those that shared a link with it."""
         flow: Flow = event.value
+        flow.end = None  # leaves no cycle for the garbage collector
         shared = False
         for link, _ in flow.links:
             flows = self._on_link[link]

@@ -170,6 +170,7 @@ class _RankBuilder:
         self.host = HostStreams(builder.costs)
         self.gathers: dict[int, list[Task]] = {}
         self.profiles: dict[tuple[Direction, int, bool], Profile] = {}
+        self.bounds: dict[Profile, dict[int, list[str]]] = {}
         self.goals: dict[tuple[Direction, int], bool | None] = {}
         self.dp_size = self.folded.shape("dp", c).num_ranks
         self.transfers = self.folded.transfers(c, builder.work.boundary_bytes)
@@ -226,12 +227,13 @@ class _RankBuilder:
         closing: dict[int, list[int]] = {}
         scatters = self.optimizer.shards_gradients and step.completes_gradients
         early = last and self._reduces_early and not self._waits_for_deferred(step.chunk)
-        if self.dp_size > 1 and (scatters or early):
-            total = 0
-            for i, parameters in enumerate(buckets):
-                total += parameters
-                closing.setdefault(_reaches(profile.parameters, total), []).append(i)
-
+        if self.dp_size == 1 or not (scatters or early):
+            self._run(step, profile, {}, {})
+            return
+        total = 0
+        for i, parameters in enumerate(buckets):
+            total += parameters
+            closing.setdefault(_reaches(profile.parameters, total), []).append(i)
         each = f" of {_title(step)}" if scatters else ""
 
         def reduce(closed: Sequence[int]) -> None:
@@ -354,7 +356,9 @@ class _RankBuilder:
 
     def _barriers(self, profile: Profile) -> dict[int, list[str]]:
         """Bound -> axes whose group meets there: around each of its collectives."""
-        bounds: dict[int, list[str]] = {}
+        if profile in self.bounds:
+            return self.bounds[profile]
+        bounds = self.bounds[profile] = dict[int, list[str]]()
         for i, segment in enumerate(profile.segments):
             if segment.synchronizes and segment.axis in self.mixed:
                 for bound in (i, i + 1):
@@ -397,8 +401,12 @@ class _RankBuilder:
         needs: tuple[Task, ...] = ()
         if self.parallel.overlap_p2p_communication:
             stream, needs = self.sends["pp_next" if goes_next else "pp_prev"], (done,)
-        self._join(stream, exchange.name, "pp", exchange, needs, output)
-        self.b.output_of[self.c, output] = stream[-1]
+        task = Task(
+            exchange.name, "pp", needs, exchange=exchange,
+            microbatch=output.microbatch, chunk=output.chunk,
+        )  # fmt: skip
+        stream.append(task)
+        self.b.output_of[self.c, output] = task
 
     def _goal(self, step: Pass) -> bool | None:
         """Whether a pass's output goes to the stage behind; None where it stays."""

@@ -6,6 +6,7 @@ so a factor on a fabric's link holds for whichever fabric the point has.
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -49,9 +50,11 @@ def load_point(run_file: str, overrides: Sequence[str], settings: Sequence[Setti
         if len(laid) < len(overrides) + len(asked):
             base = load_unchecked(run_file, laid)
             laid += [f"{s.path}={_scaled(base, s)}" for s in asked if s.factor is not None]
-        values = _values(load_unchecked(run_file, laid), asked)
-        return Point(asked, values, load_run(run_file, laid))
+        run = load_run(run_file, laid)
+        return Point(asked, _values(run, asked), run)
     except ConfigError as error:
+        with suppress(ConfigError):  # each key may be right, only not with the others
+            values = _values(load_unchecked(run_file, laid), asked)
         return Point(asked, values, None, "; ".join(map(_reason, error.problems)))
 
 
