@@ -22,6 +22,9 @@ EXAMPLES = ROOT / "examples"
         ("h200-llama-70b-width", 1, 1, 4),
         ("h200-llama-7b-width", 1, 1, 8),
         ("zero-bubble-6b-8xa100", 8, 1, 72 // 3),
+        ("llama3-8b-8xh100", 8, 8 // 2, 128 // 4),
+        ("llama3-70b-16xh200", 16, 16 // (4 * 2), 64 // 2),
+        ("llama2-7b-8xa100-40g", 8, 8 // 2, 128 // 4),
         ("toy-2-nodes", 2 * 8, 16 // (2 * 2), 32 // 4),
     ],
 )
@@ -33,7 +36,7 @@ def test_sizes(name: str, num_gpus: int, data_parallel_size: int, num_microbatch
 
 
 def test_each_is_listed() -> None:
-    assert len(list(EXAMPLES.glob("*.yaml"))) == 7
+    assert len(list(EXAMPLES.glob("*.yaml"))) == 10
 
 
 def test_the_headline_is_the_published_model() -> None:

@@ -1,0 +1,58 @@
+"""The figures of docs/megatron-claims.md: what the simulator finds for each claim."""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.loading import load_run
+from simulator.simulate import Result, simulate
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+UNSHARDED = ("optimizer.use_distributed_optimizer=false", "optimizer.overlap_param_gather=false")
+STORED = ("training.recompute_granularity=none",)
+RECOMPUTED = ("training.recompute_granularity=full",)
+HALF_GRADIENTS = ("training.accumulate_allreduce_grads_in_fp32=false",)
+ZERO_3 = ("optimizer.data_parallel_sharding=zero3",)
+SMALL = (*RECOMPUTED, *HALF_GRADIENTS, *ZERO_3)
+
+
+def simulated(name: str, *overrides: str) -> Result:
+    return simulate(load_run(EXAMPLES / f"{name}.yaml", overrides))
+
+
+def peak_gb(result: Result) -> float:
+    return float(result.to_json()["memory"]["peak_bytes"]) / 1e9
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "page_says_gb"),
+    [
+        ("llama3-8b-8xh100", (), 83.6),
+        ("llama3-8b-8xh100", SMALL, 25.8),
+        ("llama3-8b-8xh100", (*SMALL, "parallelism.context_parallel_size=8"), 22.1),
+        ("llama3-8b-8xh100", (*SMALL, "optimizer.optimizer_cpu_offload=true"), 13.8),
+        ("llama3-70b-64xh100", (), 60.2),
+        ("llama3-70b-16xh200", (), 109.8),
+        ("llama3-70b-16xh200", HALF_GRADIENTS, 92.1),
+        ("llama3-70b-16xh200",
+         (*UNSHARDED, *STORED, "parallelism.sequence_parallel=false"), 199.6),
+        ("llama2-7b-8xa100-40g", (), 33.1),
+        ("llama2-7b-8xa100-40g", STORED, 41.0),
+        ("llama2-7b-8xa100-40g", (*UNSHARDED, *STORED), 71.3),
+    ],
+)  # fmt: skip
+def test_memory(name: str, overrides: tuple[str, ...], page_says_gb: float) -> None:
+    assert peak_gb(simulated(name, *overrides)) == pytest.approx(page_says_gb, abs=0.5)
+
+
+def test_weights_and_gradients_alone_exceed_24_gb() -> None:
+    """2 + 4 bytes for each of 8.03e9 parameters."""
+    memory = simulated("llama3-8b-8xh100").to_json()["memory"]
+    assert memory["weights"] + memory["gradients"] == pytest.approx(6 * 8.030e9, rel=1e-3)
+
+
+def test_recomputation_costs_a_third_of_the_step() -> None:
+    """A third of the products run again: at most 4/3 of the time, and most of that."""
+    slow = simulated("llama2-7b-8xa100-40g").trace.step_time_s
+    fast = simulated("llama2-7b-8xa100-40g", *STORED).trace.step_time_s
+    assert 1.25 < slow / fast < 4 / 3
