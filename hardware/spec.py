@@ -141,6 +141,15 @@ class ProfileSpec(Spec):
     """What the host takes to issue one operation of a layer (Python, autograd, launch: a kernel or
     a few): small kernels go at this pace. 0 where CUDA graphs replay them, and as shipped, since
     hosts differ: 60 us tells Megatron-LM on a DGX A100, 167 us our H200's slow host."""
+    collective_check_s: Seconds = 0.0
+    """What the host takes, per rank of the group, before it lets a collective go: PyTorch under
+    TORCH_DISTRIBUTED_DEBUG=DETAIL gathers a fingerprint from every rank first
+    (ProcessGroupWrapper). In a group inside a node, and
+    network_collective_check_s, in one across nodes. 0 in production."""
+    network_collective_check_s: Seconds = 0.0
+    host_transfer_s: Seconds = 0.0
+    """What the host takes for each send and each receive between pipeline stages while its GPU
+    waits: a trainer that makes host and GPU meet there."""
     gpu_speed_deviation: Annotated[float, Field(ge=0, le=0.2)] = 0.012
     """Relative standard deviation of compute speed among GPUs of one kind under their power limit;
     a stage goes at the pace of its slowest. As shipped: the same two runs on two of our H200 each

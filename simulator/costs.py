@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from hardware.collectives import CollectiveCost, GroupShape, collective_cost, point_to_point
 from hardware.contention import CONTENTION, MEMORY_BOUND_SHARE, gemm_slowdown
-from hardware.host import adam_time_s, copy_cost
+from hardware.host import adam_time_s, collective_check_s, copy_cost
 from hardware.kernels import KernelModel, KernelTime, kernel_model
 from hardware.spec import ClusterSpec
 from simulator.overlap import concurrent_s, pipelined_s, ring_exchange_s
@@ -68,38 +68,22 @@ class Costs:
         if key not in self._profiles:
             order = layers if direction == "forward" else layers[::-1]
             held = [self._layer(x, direction, place) for x in order]
-            launches = [
-                len(parts) if layer.host_launches is None else min(layer.host_launches, len(parts))
+            issue_s = [
+                self._issue_s(layer.host_launches, parts, place)
                 for layer, parts in zip(order, held, strict=True)
             ]
-            paced = self._at_host_pace(held, launches)
+            paced = _at_host_pace(held, issue_s)
             marks = tuple(accumulate(map(len, paced), initial=0))[:-1]
             self._profiles[key] = Profile(list(chain.from_iterable(paced)), marks)
         return self._profiles[key]
 
-    def _at_host_pace(
-        self, layers: Sequence[tuple[Segment, ...]], launches: Sequence[int]
-    ) -> Sequence[tuple[Segment, ...]]:
-        """Layers; where the host issues their operations more slowly than the GPU
-        executes them, each layer begins with its share of the wait.
-
-        Over a pass only the totals count: the host runs ahead while the GPU is busy.
-        """
+    def _issue_s(self, launches: int | None, parts: Sequence[Segment], place: RankPlace) -> float:
+        """What the host takes to issue a layer's operations; of a graph, its launches alone."""
         each_s = self.cluster.profile.host_operation_s
-        num_operations = sum(launches)
-        busy_s = sum(s.duration_s for layer in layers for s in layer)
-        wait_s = max(0.0, num_operations * each_s - busy_s)
-        if wait_s == 0.0:
-            return layers
-
-        def late(layer: tuple[Segment, ...], issued: int) -> tuple[Segment, ...]:
-            if not issued:
-                return layer
-            share_s = wait_s * issued / num_operations
-            piece = Piece("waiting for the host", "overhead", "overhead", share_s)
-            return (Segment((piece,), share_s), *layer)
-
-        return [late(*pair) for pair in zip(layers, launches, strict=True)]
+        if launches is not None:
+            return min(launches, len(parts)) * each_s
+        checks_s = sum(self.check_s(place.group(part.axis)) for part in parts if part.axis)
+        return len(parts) * each_s + checks_s
 
     def _layer(
         self, layer: LayerWork, direction: Direction, place: RankPlace
@@ -125,6 +109,18 @@ class Costs:
         """What the host does once per step while its GPU waits."""
         seconds = self.cluster.profile.step_overhead_s
         return (Segment((Piece("host between steps", "overhead", "overhead", seconds),), seconds),)
+
+    def check_s(self, group: GroupPlace) -> float:
+        """What the host takes before a collective of this group may start."""
+        return collective_check_s(group.shape, self.cluster.profile)
+
+    def host_transfer(self) -> Profile | None:
+        """What the host takes for one end of a transfer between stages, if it takes any time."""
+        seconds = self.cluster.profile.host_transfer_s
+        if seconds == 0.0:
+            return None
+        piece = Piece("host at a transfer", "overhead", "overhead", seconds)
+        return Profile((Segment((piece,), seconds),))
 
     def host_copy(self, num_bytes: float) -> CollectiveCost:
         """A copy between this GPU and its host."""
@@ -290,6 +286,29 @@ class Costs:
         if isinstance(op, Attention):
             return time.seconds / profile.attention_efficiency
         return time.seconds / profile.memory_bound_efficiency
+
+
+def _at_host_pace(
+    layers: Sequence[tuple[Segment, ...]], issue_s: Sequence[float]
+) -> Sequence[tuple[Segment, ...]]:
+    """Layers; where the host issues their operations more slowly than the GPU executes them, each
+    layer begins with its share of the wait.
+
+    Over a pass only the totals count: the host runs ahead while the GPU is busy.
+    """
+    issuing_s = sum(issue_s)
+    wait_s = max(0.0, issuing_s - sum(s.duration_s for layer in layers for s in layer))
+    if wait_s == 0.0:
+        return layers
+
+    def late(layer: tuple[Segment, ...], issued_s: float) -> tuple[Segment, ...]:
+        if not issued_s:
+            return layer
+        share_s = wait_s * issued_s / issuing_s
+        piece = Piece("waiting for the host", "overhead", "overhead", share_s)
+        return (Segment((piece,), share_s), *layer)
+
+    return [late(*pair) for pair in zip(layers, issue_s, strict=True)]
 
 
 def _by_link(shape: GroupShape, seconds: float) -> tuple[float, float]:

@@ -6,7 +6,7 @@ exchange has one member per class of the ranks that take part in it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -168,6 +168,7 @@ class _RankBuilder:
         self.dp: list[Task] = []
         self.sends: dict[str, list[Task]] = {"pp_next": [], "pp_prev": []}
         self.host = HostStreams(builder.costs)
+        self.host_transfer = builder.costs.host_transfer()
         self.gathers: dict[int, list[Task]] = {}
         self.profiles: dict[tuple[Direction, int, bool], Profile] = {}
         self.bounds: dict[Profile, dict[int, list[str]]] = {}
@@ -329,6 +330,8 @@ class _RankBuilder:
             )
             before, after = joined_before(before, waits), joined_after(after, queues)
         begin = len(self.compute)
+        if self.host_transfer is not None and self.b.feeder(self.c, step) is not None:
+            self._host_at_transfer()
         if not (before or after or barriers):
             self._compute_part(step, profile, 0, len(profile.segments), ())
             self.b.first_of[self.c, step] = self.compute[begin]
@@ -386,11 +389,19 @@ class _RankBuilder:
 
     # exchanges
 
+    def _host_at_transfer(self) -> None:
+        """One end of a transfer, if the host takes time for it."""
+        if self.host_transfer is not None:
+            name = "host at a transfer"
+            duration_s = self.host_transfer.duration_s
+            self.compute.append(Task(name, "overhead", (), self.host_transfer, 0.0, duration_s))
+
     def _send(self, step: Pass) -> None:
         """Send a pass's output to the stage that needs it, beside compute or before going on."""
         goes_next = self._goal(step)
         if goes_next is None:
             return
+        self._host_at_transfer()
         done, output = self.compute[-1], step.output
         cost, links = self.transfers[goes_next]
         exchange = Exchange(
@@ -485,6 +496,8 @@ class _RankBuilder:
         if shape.num_ranks == 1:
             return
         cost = self.b.costs.exchange(op, GroupPlace(shape))
+        check_s = self.b.costs.check_s(GroupPlace(shape))
+        cost = replace(cost, latency_s=cost.latency_s + check_s)
         slowdown = QUIET
         if beside_compute:
             slowdown = self.b.costs.slowdown(cost, shape)

@@ -4,7 +4,13 @@ import pytest
 
 from hardware.collectives import GroupShape, bus_factor, collective_cost
 from validation.clusters import cluster_of
-from validation.network_notes import MESSAGE_BYTES, with_noted_network
+from validation.network_notes import (
+    COLLECTIVE_CHECK_S,
+    MESSAGE_BYTES,
+    NETWORK_CHECK_S,
+    SLOW_TRANSFER_S,
+    with_noted_network,
+)
 
 
 def cluster(gpu: str, num_gpus: int, internode: str = "") -> object:
@@ -57,7 +63,7 @@ def test_network_of_the_notes() -> None:
         "all_reduce", MESSAGE_BYTES, GroupShape(64, 8, 8), plain.node, plain.nic_rate_bytes_per_s
     )
     busbw = MESSAGE_BYTES * bus_factor("all_reduce", 64) / cost.time_s
-    notes = f"tied; nccl AR/AG/RS GB/s {busbw / 2e9:.3f}/28.1/27.95 intra 425/241/240"
+    notes = f"tied; nccl AR/AG/RS GB/s {busbw / 2e9:.3f}/28.1/27.95 intra 458/263/262"
     found = with_noted_network(plain, {"notes": notes})
     assert found.profile.network_efficiency == pytest.approx(0.5, rel=1e-3)
     assert with_noted_network(plain, {"notes": "none"}) == plain
@@ -66,3 +72,43 @@ def test_network_of_the_notes() -> None:
 def test_one_node_needs_no_network() -> None:
     alone = cluster_of({"gpu": "h100-sxm-80g", "num_gpus": "8", "internode": ""})
     assert with_noted_network(alone, {"notes": "nccl AR/AG/RS GB/s 1.0/1/1"}) == alone
+
+
+def test_nvlink_of_the_notes() -> None:
+    """A tenth of what the catalog's NVLink gives 8 GPUs, on one node and on several."""
+    for num_gpus in ("8", "16"):
+        plain = cluster_of({"gpu": "h100-sxm-80g", "num_gpus": num_gpus, "internode": ""})
+        cost = collective_cost(
+            "all_reduce", MESSAGE_BYTES, GroupShape(8, 1, 8), plain.node, plain.nic_rate_bytes_per_s
+        )
+        busbw = MESSAGE_BYTES * bus_factor("all_reduce", 8) / cost.time_s
+        notes = f"nccl AR/AG/RS GB/s 45/41/42 intra {busbw / 10e9:.3f}/42/42"
+        profile = with_noted_network(plain, {"notes": notes}).profile
+        assert profile.nvlink_efficiency == pytest.approx(0.1, rel=1e-3)
+        assert profile.collective_check_s == 0.0
+
+
+def test_jobs_whose_collectives_are_checked() -> None:
+    """425 GB/s inside a node tell them; their network is then the catalog's."""
+    plain = cluster_of({"gpu": "h100-sxm-80g", "num_gpus": "64", "internode": ""})
+    notes = "nccl AR/AG/RS GB/s 94.1/53.0/52.72 intra 425.36/241/240"
+    profile = with_noted_network(plain, {"notes": notes}).profile
+    assert profile.collective_check_s == COLLECTIVE_CHECK_S
+    assert profile.network_collective_check_s == NETWORK_CHECK_S
+    assert profile.network_efficiency == 1.0
+    quick = with_noted_network(plain, {"notes": notes.replace("425.36", "458.1")}).profile
+    assert quick.collective_check_s == quick.network_collective_check_s == 0.0
+    assert quick.network_efficiency < 1.0
+
+
+def test_jobs_with_slow_transfers() -> None:
+    """Those marked as from before the authors' fix, and those without NVLink, between nodes."""
+    rates = "nccl AR/AG/RS GB/s 94.1/53.0/52.72 intra"
+    for notes, num_gpus, seconds in (
+        (f"after_pp_fix=False; {rates} 425/241/240", "64", SLOW_TRANSFER_S),
+        (f"after_pp_fix=False; {rates} 425/241/240", "8", 0.0),
+        (f"after_pp_fix=True; {rates} 425/241/240", "64", 0.0),
+        (f"after_pp_fix=True; {rates} 45.2/41.8/42.8", "8", SLOW_TRANSFER_S),
+    ):
+        plain = cluster_of({"gpu": "h100-sxm-80g", "num_gpus": num_gpus, "internode": ""})
+        assert with_noted_network(plain, {"notes": notes}).profile.host_transfer_s == seconds

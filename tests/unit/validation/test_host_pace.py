@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 from small_runs import small_cluster, small_model, small_run
 
+from hardware.collectives import GroupShape
+from hardware.host import collective_check_s
 from hardware.presets import load_fabric, load_node
 from hardware.spec import ClusterSpec, ProfileSpec
 from simulator.costs import Costs
@@ -73,3 +75,42 @@ def test_graphs_take_the_hosts_time_out_of_a_step() -> None:
 
     assert step_s("none") > 1.5 * step_s("per_layer") > step_s("full_iteration")
     assert step_s("full_iteration") == pytest.approx(step_s("none", 0.0))
+
+
+def test_check_of_a_collective() -> None:
+    """8 ranks of a node at 1 ms each, 8 on two nodes at 2 ms, none of a group of one."""
+    profile = ProfileSpec(collective_check_s=1e-3, network_collective_check_s=2e-3)
+    assert collective_check_s(GroupShape(8, 1, 8), profile) == 8e-3
+    assert collective_check_s(GroupShape(8, 2, 8), profile) == 16e-3
+    assert collective_check_s(GroupShape(1, 1, 1), profile) == 0.0
+    assert collective_check_s(GroupShape(8, 2, 8), ProfileSpec()) == 0.0
+
+
+def paced_step_s(tp: int, pp: int, num_microbatches: int, **profile: float) -> float:
+    """A step of four layers in one node, with these host times."""
+    run = small_run(
+        small_cluster(
+            1, tp * pp, profile=ProfileSpec.model_validate({"gpu_speed_deviation": 0.0} | profile)
+        ),
+        tp=tp, pp=pp, num_microbatches=num_microbatches, model=small_model(num_layers=4),
+    )  # fmt: skip
+    return float(simulate(run).metrics["step_time_s"])
+
+
+def test_checks_bound_tensor_parallel_passes() -> None:
+    """With checks far longer than kernels, a microbatch takes those of its collectives: two
+    all-reduces of each layer forward and two backward, the embedding's, the loss's three and that
+    of the logits' backward; each for two ranks."""
+    each_s = 0.1
+    more_s, less_s = (paced_step_s(2, 1, m, collective_check_s=each_s) for m in (4, 2))
+    assert (more_s - less_s) / 2 == pytest.approx((4 * 4 + 1 + 3 + 1) * 2 * each_s)
+    assert paced_step_s(1, 1, 2, collective_check_s=each_s) == paced_step_s(1, 1, 2)
+
+
+def test_host_time_at_transfers() -> None:
+    """Two stages: a microbatch more costs the first stage one send and one receive."""
+    each_s = 0.5
+    more_s = paced_step_s(1, 2, 6, host_transfer_s=each_s)
+    less_s = paced_step_s(1, 2, 4, host_transfer_s=each_s)
+    assert (more_s - less_s) / 2 == pytest.approx(2 * each_s, rel=0.1)
+    assert paced_step_s(1, 1, 2, host_transfer_s=each_s) == paced_step_s(1, 1, 2)
