@@ -113,6 +113,10 @@ def _training_command(script: Script, source: str) -> tuple[Command, list[Note]]
     if best is not None and score and score >= _score(bare_words):
         notes = [Note("cut off from the command above; is a backslash missing?", c.line)
                  for c in bare]  # fmt: skip
+        others = [c for c in commands if c is not best and _score(c.words) * 2 > score]
+        if others:
+            lines = ", ".join(str(c.line) for c in others)
+            notes.append(Note(f"taken; commands that train too, left out: line {lines}", best.line))
         whole = Command((*best.words, *bare_words), best.line, best.around)
         return whole, notes
     if _score(bare_words) >= 2:

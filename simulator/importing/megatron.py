@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from simulator.importing import megatron_names as names
 from simulator.importing.arguments import Argument
-from simulator.importing.translation import Translation, choices, has_field, path_of
+from simulator.importing.translation import Translation, choices, fields, has_field, path_of
 
 _ALIASES = {
     "model_parallel_size": "tensor_model_parallel_size",
@@ -43,12 +43,34 @@ def translate(translation: Translation, program: str) -> None:
             argument = translation.arguments.pop(old)
             if not argument.denied:
                 translation.arguments.setdefault(new, argument)
+    _complete_names(translation)
     for rule in RULES:
         rule(translation)
     translation.take_fields()
     for finish in FINISHES:
         finish(translation)
-    translation.sort_rest(names.IGNORED, names.NOT_MODELLED, names.listed_names())
+    translation.sort_rest(names.IGNORED, names.NOT_MODELLED, _all_names())
+
+
+def _all_names() -> tuple[str, ...]:
+    """Every argument that is known, whatever becomes of it, with its underscores."""
+    denials = [f"no_{name}" for name in fields()]
+    return tuple(
+        dict.fromkeys([*fields(), *SPELLED_OTHERWISE, *_ALIASES, *names.listed_names(), *denials])
+    )
+
+
+def _complete_names(t: Translation) -> None:
+    """Take the beginning of one name for it, as argparse does."""
+    known = _all_names()
+    for name in [name for name in t.arguments if name not in known]:
+        if names.reason(names.IGNORED, name) or names.reason(names.NOT_MODELLED, name):
+            continue
+        longer = [other for other in known if other.startswith(name)]
+        if len(longer) == 1 and longer[0] not in t.arguments:
+            argument = t.arguments.pop(name)
+            t.arguments[longer[0]] = argument
+            t.assumed.append(f"{argument.spelled} is short for --{longer[0].replace('_', '-')}")
 
 
 def _check_model(t: Translation, program: str) -> None:
@@ -68,8 +90,8 @@ def _precision(t: Translation) -> None:
     half, brain = t.take("fp16"), t.take("bf16")
     named = t.take("precision")
     if named is not None:  # NeMo: 16, bf16, bf16-mixed
-        text = named.text.lower()
-        t.put(("training", "precision"), "bf16" if text.startswith("bf16") else "fp16", named)
+        kind = named.text.lower().partition("-")[0]
+        t.put(("training", "precision"), {"16": "fp16"}.get(kind, kind), named)
     elif brain is not None or half is not None:
         argument = brain or half
         assert argument is not None
@@ -341,6 +363,21 @@ def _batch(t: Translation) -> None:
     if ("training", "micro_batch_size") not in t.settings:
         t.assume(("training", "micro_batch_size"), "1", "--micro-batch-size is not given")
 
+
+SPELLED_OTHERWISE = (
+    "fp16", "bf16", "precision", "grad_reduce_in_bf16", "swiglu", "squared_relu", "activation",
+    "activation_func", "disable_bias_linear", "bias", "share_embeddings_and_output_weights",
+    "use_rotary_position_embeddings", "no_position_embedding", "group_query_attention",
+    "recompute_activations", "checkpoint_activations", "activations_checkpoint",
+    "use_flash_attn", "transformer_impl", "num_layers_per_virtual_pipeline_stage",
+    "no_bias_swiglu_fusion", "no_bias_gelu_fusion", "bias_swiglu_fusion", "bias_gelu_fusion",
+    "enable_cuda_graph", "external_cuda_graph", "cuda_graph_impl", "cuda_graph_scope",
+    "zero_bubble_v_schedule", "enable_zero_bubble", "use_torch_fsdp2", "zero_stage",
+    "use_megatron_fsdp", "use_custom_fsdp", "data_parallel_sharding_strategy", "optimizer",
+    "rampup_batch_size", "padded_vocab_size", "extra_vocab_size", "pad_vocab_size_to",
+    "tokenizer_type", "tokenizer_model", "tokenizer_name_or_path", "vocab_file",
+)  # fmt: skip
+"""Arguments that the rules read and that are no key of the run file."""
 
 RULES: tuple[Callable[[Translation], None], ...] = (
     _precision, _activation, _biases, _embeddings, _groups, _norm, _recomputation, _attention,

@@ -214,7 +214,7 @@ class Translation:
                 if not argument.denied:
                     self.not_modelled.append(Fate(argument, why))
             else:
-                near = nearest(name, [*fields(), *all_names])
+                near = nearest(name, all_names)
                 spelled = f"--{near.replace('_', '-')}" if near else ""
                 hint = f"did you mean {spelled}?" if near else ""
                 self.unknown.append(Fate(argument, hint))

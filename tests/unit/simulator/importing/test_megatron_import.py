@@ -1,12 +1,19 @@
 """Launch scripts of several kinds as run files: values, lines, what is assumed or refused."""
 
+import ast
+import contextlib
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simulator.errors import ConfigError
+from simulator.importing import megatron
 from simulator.importing.cluster_choice import ClusterOptions
 from simulator.importing.megatron_import import Imported, import_megatron
+from simulator.importing.translation import has_field
 from simulator.loading import load_run
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/launch"
@@ -259,6 +266,70 @@ def test_batch_options_on_one_line(tmp_path: Path) -> None:
 def test_sharded_data_parallelism(tmp_path: Path, arguments: str, sharding: str) -> None:
     run = of_arguments(tmp_path, arguments).run
     assert run.optimizer.data_parallel_sharding == sharding
+
+
+@pytest.mark.parametrize(
+    ("written", "nearest"),
+    [
+        ("--swigloo", "--swiglu"),
+        ("--use-distributed-optimiser", "--use-distributed-optimizer"),
+        ("--tensor-model-paralel-size 2", "--tensor-model-parallel-size"),
+    ],
+)
+def test_unknown_arguments_get_the_nearest_name(tmp_path: Path, written: str, nearest: str) -> None:
+    unknown = of_arguments(tmp_path, written).unknown
+    assert [fate.words for fate in unknown] == [f"did you mean {nearest}?"]
+
+
+def test_short_forms_as_argparse_has_them(tmp_path: Path) -> None:
+    result = of_arguments(tmp_path, "--tensor-model 2 --untie")
+    assert result.run.parallelism.tensor_model_parallel_size == 2
+    assert result.run.model.untie_embeddings_and_output_weights
+    assert "--untie is short for --untie-embeddings-and-output-weights" in result.assumed
+
+
+def test_names_that_rules_read_are_listed() -> None:
+    """So that the nearest name is found among all of them."""
+    source = Path(megatron.__file__).read_text(encoding="utf-8")
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    taken = {
+        argument.value
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("take", "peek")
+        for argument in call.args
+        if isinstance(argument, ast.Constant)
+    }
+    missing = taken - set(megatron.SPELLED_OTHERWISE)
+    assert len(taken) > 30
+    assert [name for name in missing if not has_field(name)] == []
+
+
+def test_of_several_commands_one_is_taken_and_told(tmp_path: Path) -> None:
+    path = tmp_path / "x.sh"
+    path.write_text(f"torchrun p.py {BASE} --lr 1\ntorchrun q.py {BASE}\n")
+    notes = import_megatron(path, ClusterOptions(), {}).notes
+    assert [(n.line, n.message) for n in notes] == [
+        (1, "taken; commands that train too, left out: line 2")
+    ]
+
+
+FLAGS = st.sampled_from(
+    ["--swiglu", "--bf16", "--num-layers", "--tensor-model-parallel-size", "--vocab-size", "--lr",
+     "--recompute-granularity", "--num-query-groups", "--group-query-attention", "--kv-channels",
+     "--num-layers-per-virtual-pipeline-stage", "--pipeline-model-parallel-layout",
+     "--cp-comm-type",
+     "--attention-backend", "--hidden-dropout", "--ddp-bucket-size", "--global-batch-size"]
+)  # fmt: skip
+VALUES = st.sampled_from(["", "0", "1", "2", "-3", "1e9", "x", "$A", "full", "a b", "'", "[1]"])
+
+
+@given(st.lists(st.tuples(FLAGS, VALUES), max_size=6))
+def test_any_arguments_give_a_run_or_an_error_in_words(pairs: list[tuple[str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(ConfigError):
+        result = of_arguments(Path(folder), " ".join(f"{flag} {value}" for flag, value in pairs))
+        path = Path(folder) / "run.yaml"
+        path.write_text(result.text)
+        assert load_run(path) == result.run
 
 
 def test_given_twice_the_last_counts(tmp_path: Path) -> None:
