@@ -238,19 +238,26 @@ def _protocol_bytes_per_s(protocol: Protocol, rate: float, group: Group) -> floa
 
 
 def _ring(kind: Kind, protocol: Protocol, group: Group) -> Way:
-    """n - 1 hops, twice for all-reduce; over single GPUs the network hop is the tree's (tuner)."""
+    """n - 1 hops, twice for all-reduce; over single GPUs the network hop is the tree's (tuner). Every
+    link passes n - 1 messages on, which takes longer where the NIC is slow to send the next."""
     rounds = 2 if kind == "all_reduce" else 1
     between = rounds * (group.num_nodes - 1)
     inside = rounds * (group.num_ranks - 1) - between
     shape: Shape = "tree" if group.num_ranks == group.num_nodes else "ring"
     hops_us = inside * _us(NVLINK_US, "ring", protocol) + between * _us(NETWORK_US, shape, protocol)
+    steps_s = hops_us * 1e-6
     pipelined = protocol == "simple" and group.num_nodes > 1
+    if pipelined and rounds == 2:
+        steps_s *= SLOW_RING
+    if group.num_nodes > 1:
+        messages = rounds * (group.num_ranks - 1)
+        steps_s = max(steps_s, messages * group.node.nic_message_s)
     ramps = protocol != "ll" and not pipelined
     return Way(
         algorithm="ring",
         protocol=protocol,
         start_s=group.launch_s + _us(BASE_US, "ring", protocol) * 1e-6,
-        steps_s=hops_us * 1e-6 * (SLOW_RING if pipelined and rounds == 2 else 1.0),
+        steps_s=steps_s,
         rate_bytes_per_s=_protocol_bytes_per_s(protocol, group.ring_bytes_per_s(kind), group),
         num_channels=group.num_channels,
         ramp=RING_RAMP[group.architecture] if ramps else 0.0,

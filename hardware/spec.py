@@ -79,6 +79,10 @@ class NodeSpec(Spec):
     """GPU i uses NIC i * nics_per_node // gpus_per_node."""
     nic_bandwidth_bytes_per_s: BytesPerSecond
     """Line rate of one NIC, per direction."""
+    nic_message_s: Seconds = 0.0
+    """Least time from one message of a ring to the next, between nodes. Each of its links carries
+    one for every other rank (two in an all-reduce), which bounds short collectives of many ranks.
+    0: NCCL's own hop latencies, InfiniBand's, bound them."""
     pcie_bandwidth_bytes_per_s: BytesPerSecond
     """Achieved GPU to NIC or host, per GPU and direction."""
     host_link_bandwidth_bytes_per_s: BytesPerSecond | None = None

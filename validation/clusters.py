@@ -26,6 +26,10 @@ NODES = {
 }
 """GPU, as runs tables name it -> node and fabric of the catalog that it is usually bought with."""
 
+NAMED_NODES = (("h100-sxm-80g", "hopper-prod", "p5-48xlarge"),)
+"""GPU, what the text of `internode` says, node: Hugging Face's cluster is on AWS (its job scripts
+name EC2 hosts and FSx; huggingface/nanotron, run_multinode.sh)."""
+
 DOMAIN_GPUS = (72, 64, 32, 16, 8, 4)
 """GPUs of an NVLink domain of 72 that a job takes: the most that divide the job (whole trays)."""
 
@@ -51,7 +55,9 @@ def cluster_of(row: Mapping[str, str]) -> ClusterSpec:
 
 def full_node(gpu: str, internode: str) -> tuple[NodeSpec, FabricSpec]:
     """A node full of `gpu` with the NICs that the text prints, and its fabric."""
-    node, fabric = _parts(*NODES[gpu])
+    usual, fabric_name = NODES[gpu]
+    named = (n for known, text, n in NAMED_NODES if known == gpu and text in internode)
+    node, fabric = _parts(next(named, usual), fabric_name)
     return _with_nics(node, internode), fabric
 
 

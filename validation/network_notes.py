@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hardware.collectives import GroupShape, bus_factor, collective_cost
+from hardware.nccl import Kind
 from hardware.spec import ClusterSpec
 
 MESSAGE_BYTES = 2.0**30
@@ -41,7 +42,7 @@ SLOW_TRANSFER_S = 0.25
 """Per send and receive: a microbatch takes half a second longer in two stages, where each sends and
 receives once, and a second where stages in the middle do so twice, for 1.3B to 80B parameters,
 micro-batches of 1 to 128 and 1 to 32 tensor-parallel ranks."""
-_RATES = re.compile(r"nccl AR/AG/RS GB/s ([\d.]+)/[\d.]+/[\d.]+(?: intra ([\d.]+))?")
+_RATES = re.compile(r"nccl AR/AG/RS GB/s [\d.]+/([\d.]+)/[\d.]+(?: intra ([\d.]+))?")
 
 
 def with_noted_network(cluster: ClusterSpec, row: Mapping[str, str]) -> ClusterSpec:
@@ -56,9 +57,12 @@ def with_noted_network(cluster: ClusterSpec, row: Mapping[str, str]) -> ClusterS
         known["collective_check_s"] = COLLECTIVE_CHECK_S
         known["network_collective_check_s"] = NETWORK_CHECK_S
     elif cluster.num_nodes > 1:
-        known["network_efficiency"] = _efficiency(cluster, cluster.num_nodes, float(found[1]) * 1e9)
+        measured = float(found[1]) * 1e9
+        known["network_efficiency"] = _efficiency(
+            cluster, "all_gather", cluster.num_nodes, measured
+        )
     if inside is not None and cluster.node.gpus_per_node > 1:
-        known["nvlink_efficiency"] = _efficiency(cluster, 1, inside)
+        known["nvlink_efficiency"] = _efficiency(cluster, "all_reduce", 1, inside)
     broken = inside is not None and inside <= BROKEN_BYTES_PER_S
     if broken or ("after_pp_fix=False" in row["notes"] and cluster.num_nodes > 1):
         known["host_transfer_s"] = SLOW_TRANSFER_S
@@ -66,10 +70,12 @@ def with_noted_network(cluster: ClusterSpec, row: Mapping[str, str]) -> ClusterS
     return cluster.model_copy(update={"profile": profile})
 
 
-def _efficiency(cluster: ClusterSpec, num_nodes: int, measured_bytes_per_s: float) -> float:
-    """Bus bandwidth of an all-reduce over whole nodes, over what the catalog's links would give."""
+def _efficiency(
+    cluster: ClusterSpec, kind: Kind, num_nodes: int, measured_bytes_per_s: float
+) -> float:
+    """Bus bandwidth of a collective over whole nodes, over what the catalog's links would give."""
     node = cluster.node
     shape = GroupShape(num_nodes * node.gpus_per_node, num_nodes, node.nics_per_node)
-    cost = collective_cost("all_reduce", MESSAGE_BYTES, shape, node, cluster.nic_rate_bytes_per_s)
-    expected = MESSAGE_BYTES * bus_factor("all_reduce", shape.num_ranks) / cost.time_s
+    cost = collective_cost(kind, MESSAGE_BYTES, shape, node, cluster.nic_rate_bytes_per_s)
+    expected = MESSAGE_BYTES * bus_factor(kind, shape.num_ranks) / cost.time_s
     return min(max(measured_bytes_per_s / expected, LIMITS[0]), LIMITS[1])

@@ -197,3 +197,19 @@ def test_more_nodes_are_never_faster(kind, num_bytes, num_nodes, more, per_node,
 def test_gather_and_scatter_cost_the_same(size, num_nodes, local, node):
     gather = price("all_gather", size, num_nodes, local, node, NDR)
     assert gather == price("reduce_scatter", size, num_nodes, local, node, NDR)
+
+
+def test_a_ring_over_nics_that_are_slow_to_send_again():
+    """16 GPUs of two p5.48xlarge: every link carries 15 messages 40 us apart, 30 in an all-reduce;
+    inside a node nothing changes. The published curve: 1 GB at 75 GB/s over 256, 44 over 512."""
+    p5, shape = load_node("p5-48xlarge"), GroupShape(16, 2, 8)
+    short = collective_cost("all_gather", 1e6, shape, p5, NDR).time_s
+    assert short == pytest.approx(15 * 40e-6, rel=0.05)
+    assert short > 3 * collective_cost("all_gather", 1e6, shape, H100, NDR).time_s
+    inside = GroupShape(8, 1, 8)
+    assert collective_cost("all_gather", 1e6, inside, p5, NDR) == collective_cost(
+        "all_gather", 1e6, inside, H100, NDR
+    )
+    for num_ranks, published in ((256, 75e9), (512, 44e9)):
+        found = busbw("all_gather", 1e9, GroupShape(num_ranks, num_ranks // 8, 8), p5)
+        assert found == pytest.approx(published, rel=0.2)

@@ -49,6 +49,12 @@ def test_domain_of_72(num_gpus: int, domain: int) -> None:
     assert found.num_gpus == num_gpus
 
 
+def test_a_cluster_that_is_named() -> None:
+    row = {"gpu": "h100-sxm-80g", "num_gpus": "64", "internode": "not printed (HF hopper-prod)"}
+    assert cluster_of(row).node.name == "p5-48xlarge"
+    assert cluster_of(row | {"internode": ""}).node.name == "dgx-h100"
+
+
 def test_what_the_catalog_lacks() -> None:
     with pytest.raises(ValueError, match="abacus"):
         cluster("abacus", 8)
@@ -57,13 +63,13 @@ def test_what_the_catalog_lacks() -> None:
 
 
 def test_network_of_the_notes() -> None:
-    """Half of the all-reduce that the catalog's network gives: half its efficiency."""
+    """Half of the all-gather that the catalog's network gives: half its efficiency."""
     plain = cluster_of({"gpu": "h100-sxm-80g", "num_gpus": "64", "internode": ""})
     cost = collective_cost(
-        "all_reduce", MESSAGE_BYTES, GroupShape(64, 8, 8), plain.node, plain.nic_rate_bytes_per_s
+        "all_gather", MESSAGE_BYTES, GroupShape(64, 8, 8), plain.node, plain.nic_rate_bytes_per_s
     )
-    busbw = MESSAGE_BYTES * bus_factor("all_reduce", 64) / cost.time_s
-    notes = f"tied; nccl AR/AG/RS GB/s {busbw / 2e9:.3f}/28.1/27.95 intra 458/263/262"
+    busbw = MESSAGE_BYTES * bus_factor("all_gather", 64) / cost.time_s
+    notes = f"tied; nccl AR/AG/RS GB/s 94.1/{busbw / 2e9:.3f}/27.95 intra 458/263/262"
     found = with_noted_network(plain, {"notes": notes})
     assert found.profile.network_efficiency == pytest.approx(0.5, rel=1e-3)
     assert with_noted_network(plain, {"notes": "none"}) == plain
