@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from simulator.importing import megatron_names as names
 from simulator.importing.arguments import Argument
-from simulator.importing.translation import Translation, choices, fields, has_field, path_of
+from simulator.importing.translation import Fate, Translation, choices, fields, has_field, path_of
 
 _ALIASES = {
     "model_parallel_size": "tensor_model_parallel_size",
@@ -49,7 +49,25 @@ def translate(translation: Translation, program: str) -> None:
     translation.take_fields()
     for finish in FINISHES:
         finish(translation)
+    _drop_idle(translation)
     translation.sort_rest(names.IGNORED, names.NOT_MODELLED, _all_names())
+
+
+_IDLE = (
+    (("moe_", "expert_"), ("num_experts",), "of experts, which this model does not have"),
+    (("fp8_", "no_fp8_", "fp4_"), ("fp8", "fp8_format", "fp4", "fp4_format"), "of fp8, not used"),
+)
+"""Beginnings of names, the arguments without which they do nothing, and so why they are ignored."""
+
+
+def _drop_idle(t: Translation) -> None:
+    used = {fate.argument.name for fate in t.understood}
+    used |= {name for name in t.arguments if t.peek(name) is not None}
+    for starts, switches, why in _IDLE:
+        if not used.isdisjoint(switches):
+            continue
+        for name in [name for name in t.arguments if name.startswith(starts)]:
+            t.ignored.append(Fate(t.arguments.pop(name), why))
 
 
 def _all_names() -> tuple[str, ...]:
@@ -117,6 +135,7 @@ def _activation(t: Translation) -> None:
     kind = named.text.lower().removeprefix("fast-") if named else ""
     gated = swiglu or (named if kind in ("swiglu", "geglu", "reglu") else None)
     if gated is not None:
+        t.arguments.pop("gated_linear_unit", None)
         t.put(("model", "gated_linear_unit"), True, gated)
         t.put(("model", "activation_function"), "gelu" if kind == "geglu" else "silu", gated)
         _default_ffn(t)
@@ -251,6 +270,7 @@ def _fusions(t: Translation) -> None:
             t.put(("training", "bias_activation_fusion"), False, argument)
     for name in ("bias_swiglu_fusion", "bias_gelu_fusion"):
         if (named := t.arguments.pop(name, None)) is not None:
+            t.arguments.pop("bias_activation_fusion", None)
             t.put(("training", "bias_activation_fusion"), not named.denied, named)
 
 

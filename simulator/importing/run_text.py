@@ -1,12 +1,12 @@
 """Settings as the text of a run file, with a comment on each that says where it comes from."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import yaml
 
 from simulator.errors import Place
-from simulator.importing.translation import Path, Setting
+from simulator.importing.translation import SECTIONS, Path, Setting
 from simulator.yaml_lines import Located
 
 _ORDER = ("name", "model", "training", "parallelism", "optimizer", "cluster")
@@ -47,15 +47,25 @@ def run_text(tree: Located, settings: Mapping[Path, Setting], heading: Sequence[
             lines.append(_line("", key, section, settings.get((key,))))
         elif section.mapping:
             lines.append(f"{key}:")
-            for name, child in section.mapping.items():
+            for name in _in_order(key, section.mapping):
+                child = section.mapping[name]
                 lines.append(_line("  ", name, child, settings.get((key, name))))
     return "\n".join(lines) + "\n"
+
+
+def _in_order(section: str, names: Iterable[str]) -> list[str]:
+    """Keys as their spec has them, then those it lacks."""
+    spec = SECTIONS.get(section)
+    known = list(spec.model_fields) if spec else []
+    return sorted(names, key=lambda name: known.index(name) if name in known else len(known))
 
 
 def model_text(settings: Mapping[Path, Setting], heading: Sequence[str]) -> str:
     """Write the settings of a model alone, as a file that `model` may name."""
     lines = [f"# {line}".rstrip() for line in heading]
-    for (_, name), setting in settings.items():
+    named = {name: setting for (_, name), setting in settings.items()}
+    for name in _in_order("model", named):
+        setting = named[name]
         lines.append(_line("", name, _located(setting.value, setting.place), setting))
     return "\n".join(lines) + "\n"
 

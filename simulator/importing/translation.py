@@ -192,7 +192,8 @@ class Translation:
         elif (text := self.value(argument)) is not None:
             known = choices(name)
             same = next((choice for choice in known if choice.lower() == text.lower()), None)
-            self.put(path_of(name), same or text, argument)
+            truth = text.lower() if _takes(name, bool) else text
+            self.put(path_of(name), same or truth, argument)
 
     def sort_rest(
         self,
@@ -210,9 +211,10 @@ class Translation:
                 continue
             if (why := reason(ignored, name)) is not None:
                 self.ignored.append(Fate(argument, why))
+            elif argument.denied:
+                self.ignored.append(Fate(argument, "switched off or empty"))
             elif (why := reason(not_modelled, name)) is not None:
-                if not argument.denied:
-                    self.not_modelled.append(Fate(argument, why))
+                self.not_modelled.append(Fate(argument, why))
             else:
                 near = nearest(name, all_names)
                 spelled = f"--{near.replace('_', '-')}" if near else ""

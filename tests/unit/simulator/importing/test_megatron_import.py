@@ -100,6 +100,19 @@ def test_mappings_of_arguments() -> None:
     assert nemo.cluster.num_gpus == 16
 
 
+def test_switched_off_and_idle_arguments_of_a_mapping() -> None:
+    result = imported("sections.yaml")
+    model, training = result.run.model, result.run.training
+    assert (model.gated_linear_unit, model.ffn_hidden_size) == (True, 2688)  # 64 x 42
+    assert (training.bias_activation_fusion, training.attention_backend) == (True, "unfused")
+    assert training.precision == "bf16"
+    assert (result.unknown, result.not_modelled) == ((), ())
+    why = {fate.argument.spelled: fate.words for fate in result.ignored}
+    assert why["moe_router_topk"] == "of experts, which this model does not have"
+    assert why["fp8_wgrad"] == "of fp8, not used"
+    assert why["output_layer_init_method"] == "switched off or empty"
+
+
 def test_unset_variable_is_named() -> None:
     with pytest.raises(ConfigError) as caught:
         imported("model_config.yaml")
