@@ -10,7 +10,9 @@ WIDEST = 100
 """Columns used at most: longer lines are hard to follow from end to end."""
 _NARROWEST_TEXT = 20
 _FEWEST_BAR = 6
-_ASCII = str.maketrans({"·": "|", "µ": "u", "…": "~", "█": "#", "▌": "#", "−": "-", "×": "x"})
+_ASCII = str.maketrans(
+    {"·": "|", "µ": "u", "…": "~", "█": "#", "▌": "#", "−": "-", "×": "x", "\xa0": " "}
+)
 
 STRONG, DIM, BAD, GOOD, PLAIN_BAR = "bold", "dim", "red", "green", "cyan"
 

@@ -22,6 +22,7 @@ from simulator.study.curves import Plane, all_exposed_s, knee_index, mfu, plane,
 from simulator.study.whatif import Answer, Row
 
 _KEY = "framed: the knee along the row;  hatched: no result;  ×: does not fit in memory"
+_MOST_BESIDE = 6  # columns of maps that stand side by side rather than below each other
 _MOST_LABELLED = 12  # columns in which numbers can be read
 _PANELS: tuple[tuple[str, Callable[[Row], float | None], tuple[str, str]], ...] = (
     ("step time", step_time_s, ("#e9f2f8", "#003655")),
@@ -39,20 +40,25 @@ def write_heatmaps(answer: Answer, path: Path, title: str) -> None:
 
 def _draw(found: Plane, title: str) -> Figure:
     columns, lines = len(found.along.texts), len(found.down.texts)
-    width = 3 * min(max(1.4 + 0.62 * columns, 3.6), 9.0)
-    height = 2.2 + min(max(0.42 * lines, 2.2), 8.0)
+    width, height = min(max(1.4 + 0.62 * columns, 3.6), 11.0), min(max(0.42 * lines, 2.2), 8.0)
+    beside = columns <= _MOST_BESIDE
+    width, height = (3 * width, height + 2.2) if beside else (width, 3 * (height + 0.3) + 1.6)
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     draw_title(figure, title)
-    panels: Any = figure.subplots(1, 3, sharey=True)
+    shape = (1, 3) if beside else (3, 1)
+    panels: Any = figure.subplots(*shape, sharex=True, sharey=True)
     seconds = time_unit([step_time_s(row) for line in found.rows for row in line])
     for axes, (heading, read, hues) in zip(panels, _PANELS, strict=True):
         factor, unit = (100.0, "%") if read is mfu else seconds
         values = [[_scaled(read(row), factor) for row in line] for line in found.rows]
         axes.set_title(f"{heading} ({unit})", fontsize=FONT, loc="left")
         _draw_cells(axes, found, values, hues)
+        axes.label_outer()
+    for axes in panels if beside else panels[-1:]:
         axes.set_xlabel(found.along.path, fontsize=FONT, parse_math=False)
-    panels[0].set_ylabel(found.down.path, fontsize=FONT, parse_math=False)
+    for axes in panels[:1] if beside else panels:
+        axes.set_ylabel(found.down.path, fontsize=FONT, parse_math=False)
     _frame_knees(panels[0], found)
     figure.supxlabel(_KEY, fontsize=FONT, color=GREY, x=0.01, ha="left")
     return figure

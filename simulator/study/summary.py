@@ -125,4 +125,4 @@ def _knee(curve: Curve) -> Iterator[str]:
 
 
 def _percent(after_s: float, before_s: float) -> str:
-    return f"{100 * (after_s / before_s - 1):+.1f} %"
+    return f"{100 * (after_s / before_s - 1):+.1f}\N{NO-BREAK SPACE}%"
