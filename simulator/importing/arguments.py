@@ -1,7 +1,7 @@
 """Arguments of a training program: `--name value`, `--name=value`, flags, and mappings of them."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from simulator.errors import Place
@@ -37,7 +37,7 @@ class Argument:
         return len(self.values) == 1 and self.text.lower() in ("false", "null", "none", "~", "")
 
 
-def read_arguments(words: Sequence[Text], source: str) -> tuple[list[Argument], list[Note]]:
+def read_arguments(words: Iterable[Text], source: str) -> tuple[list[Argument], list[Note]]:
     """Options with the words that follow them, in order; and notes on what is left over."""
     found: list[tuple[Text, str, list[Text]]] = []
     notes: list[Note] = []
@@ -64,7 +64,7 @@ def _is_unset(word: Text) -> bool:
     return not is_known(word) and re.fullmatch(r"\$\{?\w+\}?", plain(word)) is not None
 
 
-def _separated(words: Sequence[Text], notes: list[Note]) -> Iterator[Text]:
+def _separated(words: Iterable[Text], notes: list[Note]) -> Iterator[Text]:
     """`"--name value"` in one word, as quoted array elements have it, taken as two."""
     for word in words:
         text = plain(word)
@@ -108,7 +108,7 @@ def _leaves(tree: Located, environment: Mapping[str, str]) -> Iterator[Argument]
             continue
         items = child.value if isinstance(child.value, list) else [child]
         texts = ["null" if item.value is None else str(item.plain()) for item in items]
-        values = tuple(_filled(text, child.place.line, environment) for text in texts)
+        values = tuple(filled(text, child.place.line, environment) for text in texts)
         flag = len(texts) == 1 and texts[0].lower() == "true"
         yield Argument(_name(key), key, () if flag else values, child.place)
 
@@ -116,7 +116,8 @@ def _leaves(tree: Located, environment: Mapping[str, str]) -> Iterator[Argument]
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
 
 
-def _filled(text: str, line: int, environment: Mapping[str, str]) -> Text:
+def filled(text: str, line: int, environment: Mapping[str, str]) -> Text:
+    """A text with its `$NAME`, `${NAME}` and `${NAME:-default}` replaced by what is told."""
     pieces: list[Piece] = []
     at = 0
     for found in _VARIABLE.finditer(text):

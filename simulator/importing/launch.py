@@ -5,11 +5,12 @@ with their options (also `#SBATCH` lines), mpirun.
 """
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from simulator.errors import ConfigError, Place, Problem
-from simulator.importing.arguments import Argument, mapped_arguments, read_arguments
+from simulator.importing.arguments import Argument, filled, mapped_arguments, read_arguments
 from simulator.importing.shell_script import Command, Note, Script, read_script, words_of
 from simulator.importing.text_pieces import Text, is_known, literal, plain
 from simulator.yaml_lines import Located
@@ -64,6 +65,11 @@ def launch_of_script(text: str, source: str, environment: Mapping[str, str]) -> 
 
     Raises `ConfigError` where no command has arguments of Megatron-LM.
     """
+    if _is_bare_list(text):
+        arguments, left_over = read_arguments(_bare_words(text, environment), source)
+        if not any(argument.name in MARKS for argument in arguments):
+            raise _nothing_found(source)
+        return Launch("", tuple(arguments), None, None, None, tuple(left_over))
     batch = list(_batch_options(text, source))
     script = read_script(text, source, {**_slurm_variables(batch), **environment})
     command, notes = _training_command(script, source)
@@ -76,6 +82,24 @@ def launch_of_script(text: str, source: str, environment: Mapping[str, str]) -> 
         arguments = [a for a in arguments if a.name not in launcher]
     sizes = _sizes([*options, *batch], script, source)
     return Launch(program, tuple(arguments), *sizes, (*script.notes, *notes, *left_over))
+
+
+def _is_bare_list(text: str) -> bool:
+    """Whether a file holds arguments and no commands: its first word is an option."""
+    lines = (line.strip() for line in text.splitlines())
+    first = next((line for line in lines if line and not line.startswith("#")), "")
+    return first.startswith("--")
+
+
+def _bare_words(text: str, environment: Mapping[str, str]) -> Iterator[Text]:
+    """Words of a bare list, quotes taken off; `(`, `|` and `*` are ordinary characters there."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = line.rstrip().removesuffix("\\")
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError:  # a quote that does not end
+            words = line.split()
+        yield from (filled(word, number, environment) for word in words)
 
 
 def launch_of_mapping(tree: Located, source: str, environment: Mapping[str, str]) -> Launch:

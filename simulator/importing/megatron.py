@@ -117,6 +117,12 @@ def _precision(t: Translation) -> None:
     else:
         why = "neither --bf16 nor --fp16 is given, and training in fp32 is not modelled"
         t.assume(("training", "precision"), "bf16", why)
+    for name in ("fp8_format", "fp8", "fp4_format", "fp4"):
+        if t.peek(name) is not None:
+            precision = t.get("training", "precision")
+            t.assumed.append(
+                f"{precision} throughout: --{name.replace('_', '-')} is not modelled yet"
+            )
     main = t.take("grad_reduce_in_bf16")
     full = t.take("accumulate_allreduce_grads_in_fp32")
     path = ("training", "accumulate_allreduce_grads_in_fp32")
@@ -338,6 +344,11 @@ def _rampup(t: Translation) -> None:
     if (argument := t.take("rampup_batch_size")) is not None:
         t.assumed.append("the batch size is the final one: its ramp-up is not simulated")
         t.also(argument, "the step after the ramp-up is simulated")
+    schedule = t.take("step_batch_size_schedule")
+    if schedule is not None and t.peek("global_batch_size") is None:  # START:SIZE, in order
+        size = schedule.text.split()[-1].rpartition(":")[2] if schedule.text else ""
+        t.put(("training", "global_batch_size"), size, schedule)
+        t.assumed.append("the batch size is the last of its schedule")
 
 
 def _vocabulary(t: Translation) -> None:
@@ -394,7 +405,8 @@ SPELLED_OTHERWISE = (
     "enable_cuda_graph", "external_cuda_graph", "cuda_graph_impl", "cuda_graph_scope",
     "zero_bubble_v_schedule", "enable_zero_bubble", "use_torch_fsdp2", "zero_stage",
     "use_megatron_fsdp", "use_custom_fsdp", "data_parallel_sharding_strategy", "optimizer",
-    "rampup_batch_size", "padded_vocab_size", "extra_vocab_size", "pad_vocab_size_to",
+    "rampup_batch_size", "step_batch_size_schedule", "padded_vocab_size",
+    "extra_vocab_size", "pad_vocab_size_to",
     "tokenizer_type", "tokenizer_model", "tokenizer_name_or_path", "vocab_file",
 )  # fmt: skip
 """Arguments that the rules read and that are no key of the run file."""

@@ -1,5 +1,6 @@
 """Arguments being turned into settings of a run file, with a record of what became of each."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -187,7 +188,8 @@ class Translation:
                 self.assumed.append(f"nothing sets {plain(value)}: taken as nothing")
             self.put(path_of(name), True, replace(argument, values=()))
         elif _takes(name, tuple) and argument.is_known:
-            values = [part for v in argument.values for part in plain(v).replace(",", " ").split()]
+            told = " ".join(plain(value) for value in argument.values)
+            values = re.sub(r"[\[\],]", " ", told).split()
             self.put(path_of(name), values, argument)
         elif (text := self.value(argument)) is not None:
             known = choices(name)

@@ -231,6 +231,29 @@ def test_overrides_win_and_are_marked(tmp_path: Path) -> None:
     assert line.endswith("# --set")
 
 
+def test_a_bare_list_is_no_shell(tmp_path: Path) -> None:
+    """Pasted from a log: parentheses and bars without quotes, lists in brackets."""
+    path = tmp_path / "arguments.txt"
+    path.write_text(
+        f"# a run of ours\n{BASE}\n--pipeline-model-parallel-layout Et|(t|)*2tL \\\n"
+        "--pipeline-model-parallel-size 4 # stages\n--recompute-granularity selective\n"
+        "--recompute-modules [layernorm mlp]\n--hidden-dropout ${DROP:-0.2} --clip-grad $CLIP\n"
+    )
+    run = import_megatron(path, ClusterOptions(), {"CLIP": "0.5"}).run
+    assert run.parallelism.pipeline_model_parallel_layout == "Et|(t|)*2tL"
+    assert run.training.recompute_modules == ("layernorm", "mlp")
+    assert (run.model.hidden_dropout, run.optimizer.clip_grad) == (0.2, 0.5)
+
+
+def test_schedule_of_batch_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "arguments.txt"
+    text = BASE.replace("--global-batch-size 16", "--step-batch-size-schedule 0:8 20B:32")
+    path.write_text(text)
+    result = import_megatron(path, ClusterOptions(), {})
+    assert result.run.training.global_batch_size == 32
+    assert "the batch size is the last of its schedule" in result.assumed
+
+
 def test_a_lost_backslash_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text(
