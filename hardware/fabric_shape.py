@@ -12,7 +12,7 @@ rails and pods. Of a `fat_tree`, the leaves of a pod share spines and cores join
 """
 
 from dataclasses import dataclass
-from math import ceil, gcd
+from math import ceil, gcd, isqrt
 
 from hardware.spec import ClusterSpec
 
@@ -34,9 +34,12 @@ class FabricShape:
     num_cores: int
     num_core_planes: int
     """Spine s of any group is wired to the cores c with c = s modulo this."""
+    cables_per_leaf: int
+    """Up, from one leaf to its spines."""
     leaf_trunk_bytes_per_s: float
-    """All cables up of one leaf."""
-    core_oversubscription: float
+    """All of them."""
+    core_trunk_bytes_per_s: float
+    """Cables from a spine group to the cores, per leaf of the group."""
 
     @property
     def num_leaves(self) -> int:
@@ -53,17 +56,43 @@ class FabricShape:
 
     def spine_trunk_bytes_per_s(self, pod: int) -> float:
         """All cables up of one spine group of `pod`."""
-        return self.leaves_per_group(pod) * self.leaf_trunk_bytes_per_s / self.core_oversubscription
+        return self.leaves_per_group(pod) * self.core_trunk_bytes_per_s
+
+    @property
+    def cores_per_spine(self) -> int:
+        return self.num_cores // self.num_core_planes
+
+    def spine_group_of(self, unit: int, leaf: int) -> tuple[int, int]:
+        """Pod, and spine group in the pod, that a leaf of a unit is cabled to."""
+        return unit // self.units_per_pod, leaf if self.spine_groups_per_pod > 1 else 0
+
+    def spines_of(self, leaf: int) -> range:
+        """Spines that a leaf is cabled to, both counted over the whole fabric."""
+        pod, group = self.spine_group_of(*divmod(leaf, self.leaves_per_unit))
+        first = (pod * self.spine_groups_per_pod + group) * self.spines_per_group
+        return range(first, first + self.spines_per_group)
+
+    def leaves_of(self, spine: int) -> list[int]:
+        """Leaves cabled to a spine."""
+        return [leaf for leaf in range(self.num_leaves) if spine in self.spines_of(leaf)]
+
+    def cores_of(self, spine: int) -> range:
+        """Cores that a spine is cabled to."""
+        first = spine % self.spines_per_group % self.num_core_planes
+        return range(first, self.num_cores, self.num_core_planes)
 
 
 def fabric_shape(cluster: ClusterSpec) -> FabricShape:
-    """Lay out the switches of a cluster's fabric."""
-    fabric, node = cluster.fabric, cluster.node
-    rails = node.nics_per_node if fabric.kind == "rail_optimized" else 1
-    nodes_per_unit = cluster.num_nodes if fabric.kind == "single_switch" else fabric.nodes_per_unit
+    """Lay out the switches of a cluster's fabric.
+
+    Raises `ValueError` when `num_spines` cannot be wired.
+    """
+    fabric, node, num_nodes = cluster.fabric, cluster.node, cluster.fabric_nodes
+    rails = node.ports_per_node if fabric.kind == "rail_optimized" else 1
+    nodes_per_unit = num_nodes if fabric.kind == "single_switch" else fabric.nodes_per_unit
     cables_down = nodes_per_unit * node.nics_per_node // rails
     cables_up = max(1, round(cables_down / fabric.oversubscription))
-    num_units = ceil(cluster.num_nodes / nodes_per_unit)
+    num_units = ceil(num_nodes / nodes_per_unit)
     tiers = _tiers(cluster, num_units, rails, 2 * cables_down)
     by_rail = rails if tiers == 3 else 1
     units_per_pod = min(num_units, fabric.units_per_pod) if tiers == 3 else num_units
@@ -72,14 +101,19 @@ def fabric_shape(cluster: ClusterSpec) -> FabricShape:
     core_over = fabric.core_oversubscription
     ports_down = 2 * cables_down * (core_over / (1.0 + core_over) if tiers == 3 else 1.0)
     spines = _spines(leaves_per_group, cables_up, ports_down) if tiers > 1 else 0
+    uplinks = cables_down / fabric.oversubscription
+    if tiers > 1 and fabric.num_spines is not None:
+        spines = fabric.num_spines
+        cables_up = spines * _cables_to_each(spines, leaves_per_group, cables_up, ports_down)
+        uplinks = min(uplinks, cables_up)
     cores = 0
     if tiers == 3:
         cables = num_pods * by_rail * leaves_per_group * cables_up / core_over
         cores = ceil(cables / (2 * cables_down))
-    trunk = cables_down * fabric.link_bandwidth * fabric.link_efficiency / fabric.oversubscription
+    _, to_spine, to_core = fabric.cable_bytes_per_s
     return FabricShape(
         tiers, rails, num_units, by_rail, num_pods, units_per_pod, spines, cores,
-        gcd(spines, cores) or 1, trunk, core_over,
+        gcd(spines, cores) or 1, cables_up, uplinks * to_spine, uplinks * to_core / core_over,
     )  # fmt: skip
 
 
@@ -97,7 +131,18 @@ def _tiers(cluster: ClusterSpec, num_units: int, rails: int, ports: int) -> int:
 
 def _spines(leaves: int, cables_up: int, ports_down: float) -> int:
     """Fewest spines with ports for all cables, evenly cabled; at most one for each cable."""
-    for count in range(1, cables_up):
-        if cables_up % count == 0 and count * ports_down >= leaves * cables_up:
-            return count
-    return cables_up
+    small = [count for count in range(1, isqrt(cables_up) + 1) if cables_up % count == 0]
+    divisors = [*small, *(cables_up // count for count in reversed(small))]
+    enough = (count for count in divisors if count * ports_down >= leaves * cables_up)
+    return next(enough, cables_up)
+
+
+def _cables_to_each(spines: int, leaves: int, cables_up: int, ports_down: float) -> int:
+    """From each leaf to each of a given number of spines."""
+    if spines > cables_up:
+        why = f"by nodes_per_unit and oversubscription a leaf has {cables_up} cables up"
+        raise ValueError(f"{why}, too few for {spines} spines")
+    if leaves > ports_down:
+        why = f"by nodes_per_unit a spine has {int(ports_down)} ports down"
+        raise ValueError(f"{why}, too few for {leaves} leaves")
+    return min(cables_up // spines, int(ports_down // leaves))

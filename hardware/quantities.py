@@ -9,7 +9,7 @@ import math
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 _PREFIX = {
     "": 1.0, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9,
@@ -64,3 +64,46 @@ Seconds = Annotated[float, Field(ge=0), _reader({"s": 1.0})]
 FlopsPerSecond = Annotated[float, Field(gt=0), _reader({"FLOP/s": 1.0, "FLOPS": 1.0, "FLOPs": 1.0})]
 Hertz = Annotated[float, Field(gt=0), _reader({"Hz": 1.0})]
 Watts = Annotated[float, Field(gt=0), _reader({"W": 1.0})]
+
+
+MAX_NODES = 100_000
+_NODES = re.compile(r"^(?:[A-Za-z][\w.-]*?)?\[?\s*(\d[\d,\s-]*)\]?$")
+
+
+def parse_nodes(text: str) -> tuple[int, ...]:
+    """Read numbers of nodes as schedulers write them.
+
+    Raises `ValueError` with an example of what is allowed.
+
+    >>> parse_nodes("node[0-2,8]")
+    (0, 1, 2, 8)
+    """
+    match = _NODES.match(text.strip())
+    nodes: list[int] = []
+    for part in match.group(1).split(",") if match else ():
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            match = None
+            break
+        end = int(last if dash else first)
+        if end >= MAX_NODES:
+            raise ValueError(f"{text!r} goes beyond the {MAX_NODES} nodes that a fabric may have")
+        nodes += range(int(first), end + 1)
+    if match is None or not nodes:
+        raise ValueError(f"{text!r} is no list of nodes; write, say, 0-3,8 or node[0-3,8]")
+    return tuple(nodes)
+
+
+def _read_nodes(value: Any) -> Any:
+    return parse_nodes(value) if isinstance(value, str) else value
+
+
+_NODE_NUMBER = {"type": "integer", "minimum": 0, "exclusiveMaximum": MAX_NODES}
+_NODE_TEXT = {"type": "string", "pattern": _NODES.pattern}
+
+NodeList = Annotated[
+    tuple[Annotated[int, Field(ge=0, lt=MAX_NODES)], ...],
+    BeforeValidator(_read_nodes),
+    WithJsonSchema({"anyOf": [{"type": "array", "items": _NODE_NUMBER}, _NODE_TEXT]}),
+]
+"""Nodes of a fabric, in order: a list, or text as `0-3,8` or `node[0-3,8]`."""

@@ -4,11 +4,21 @@ Bandwidths are per direction; peaks are dense. Where each shipped number comes f
 `source` of its catalog file (`hardware/catalog/`).
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from hardware.quantities import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Seconds, Watts
+from hardware.quantities import (
+    MAX_NODES,
+    Bytes,
+    BytesPerSecond,
+    FlopsPerSecond,
+    Hertz,
+    NodeList,
+    Seconds,
+    Watts,
+)
 
 Precision = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
 
@@ -75,8 +85,9 @@ class NodeSpec(Spec):
     gpu: GpuSpec
     gpus_per_node: Annotated[int, Field(gt=0, le=1024)]
     nvlink: NvlinkSpec
-    nics_per_node: Annotated[int, Field(gt=0)]
-    """GPU i uses NIC i * nics_per_node // gpus_per_node."""
+    nics_per_node: Annotated[int, Field(gt=0, le=1024)]
+    """GPU i uses NIC i * nics_per_node // gpus_per_node; more NICs than GPUs are spread evenly over
+    them, and a GPU's bytes over its NICs."""
     nic_bandwidth_bytes_per_s: BytesPerSecond
     """Line rate of one NIC, per direction."""
     nic_message_s: Seconds = 0.0
@@ -93,6 +104,29 @@ class NodeSpec(Spec):
     """Node power that is not the GPUs': CPUs, fans, NICs, switches."""
     source: str
 
+    @property
+    def ports_per_node(self) -> int:
+        """Ways out: NICs, those of one GPU counted as one."""
+        return min(self.nics_per_node, self.gpus_per_node)
+
+    @property
+    def nics_per_port(self) -> float:
+        """NICs that a GPU has to itself; 1 where GPUs share NICs."""
+        return self.nics_per_node / self.ports_per_node
+
+
+class DegradedLink(Spec):
+    """A part of the network that carries less than it should, in both directions."""
+
+    link: str
+    """`leaf-3/spine-1` or `spine-0/core-2`: all cables between two switches; `node-4/nic-0`: a NIC
+    with its cable; `node-4/gpu-1`: a GPU's NVLink port; `spine-1`, `core-2`: a whole switch.
+    Nodes, NICs and GPUs count from 0 in their order, switches over the whole fabric: unit by unit,
+    rail by rail; spines pod by pod, group by group, beside a leaf also from its first."""
+    factor: Annotated[float, Field(ge=0, le=1)]
+    """What is left of its capacity; 0 is dead. The GPUs of a dead NIC use the next one in the
+    node; traffic keeps off dead cables."""
+
 
 class FabricSpec(Spec):
     """The network between nodes.
@@ -106,22 +140,55 @@ class FabricSpec(Spec):
     kind: Literal["single_switch", "rail_optimized", "fat_tree"]
     link_bandwidth: BytesPerSecond
     """Of each cable, per direction; a NIC runs at the lower of this and its own line rate."""
+    spine_link_bandwidth: BytesPerSecond | None = None
+    """Of each cable between leaf and spine; link_bandwidth when left out."""
+    core_link_bandwidth: BytesPerSecond | None = None
+    """Of each cable between spine and core; link_bandwidth when left out."""
+    num_nodes: Annotated[int, Field(gt=0, le=MAX_NODES)] | None = None
+    """Nodes that are cabled to it; as many as runs and background jobs need when left out."""
     tiers: Annotated[int, Field(ge=1, le=3)] = 2
-    nodes_per_unit: Annotated[int, Field(gt=0)] = 32
+    nodes_per_unit: Annotated[int, Field(gt=0, le=MAX_NODES)] = 32
     """Nodes under one set of leaves (a SuperPOD's scalable unit)."""
-    units_per_pod: Annotated[int, Field(gt=0)] = 8
+    units_per_pod: Annotated[int, Field(gt=0, le=MAX_NODES)] = 8
     """Scalable units under one set of spines, when there is a core tier."""
     oversubscription: Annotated[float, Field(ge=1)] = 1.0
-    """Leaf: capacity down over capacity up."""
+    """Leaf: cables down over cables up."""
+    num_spines: Annotated[int, Field(gt=0, le=MAX_NODES)] | None = None
+    """Spines that each leaf is wired to; the fewest with ports for all its cables when left out.
+    Fewer leave cables out: a spine has no more ports for each leaf."""
     core_oversubscription: Annotated[float, Field(ge=1)] = 1.0
-    """Spine: capacity down over capacity up, when there is a core tier."""
+    """Spine: cables down over cables up, when there is a core tier."""
+    routing: Literal["adaptive", "ecmp"] = "adaptive"
+    """`adaptive`: equal cables carry equal shares. `ecmp`: each queue pair keeps to the cable that
+    its hash gives, and the fullest sets the pace (`hardware/routing.py`)."""
+    queue_pairs: Annotated[int, Field(gt=0, le=1024)] = 1
+    """Under ECMP, queue pairs that each NIC sends on, hashed one by one."""
+    degraded: tuple[DegradedLink, ...] = ()
     link_efficiency: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the line rate that long messages reach."""
     switch_latency_s: Seconds
     """Port to port, of one switch."""
+    spine_latency_s: Seconds | None = None
+    """The same of a spine; switch_latency_s when left out."""
+    core_latency_s: Seconds | None = None
+    """The same of a core switch; switch_latency_s when left out."""
     nic_latency_s: Seconds
     """Software and NIC, both ends together, before the first byte arrives."""
     source: str
+
+    @property
+    def cable_bytes_per_s(self) -> tuple[float, float, float]:
+        """What a cable carries that ends at a leaf from below, at a spine, at a core."""
+        rates = (self.link_bandwidth, self.spine_link_bandwidth, self.core_link_bandwidth)
+        down, middle, top = ((r or self.link_bandwidth) * self.link_efficiency for r in rates)
+        return down, middle, top
+
+    @property
+    def tier_latencies_s(self) -> tuple[float, float, float]:
+        """Port to port of a leaf, a spine and a core."""
+        own = (self.switch_latency_s, self.spine_latency_s, self.core_latency_s)
+        leaf, spine, core = (self.switch_latency_s if s is None else s for s in own)
+        return leaf, spine, core
 
 
 class ProfileSpec(Spec):
@@ -162,14 +229,33 @@ class ProfileSpec(Spec):
     """What it was fitted to."""
 
 
+class BackgroundJob(Spec):
+    """Another job on the same fabric, as the traffic that it puts there all the time."""
+
+    hosts: Annotated[NodeList, Field(min_length=2)]
+    """Its nodes, in the order of its ring: a list, or text as `32-63` or `node[8,12-15]`."""
+    traffic: Literal["ring", "all_to_all"] = "ring"
+    """`ring`: each NIC sends to that of its rail on the next node. `all_to_all`: to all nodes."""
+    rate: BytesPerSecond
+    """What each of its NICs sends where nothing is in the way; on a full link it gets the same
+    share as each of the run's own flows."""
+
+
 class ClusterSpec(Spec):
     """Equal nodes on one fabric."""
 
     node: NodeSpec
-    num_nodes: Annotated[int, Field(gt=0, le=100_000)]
+    num_nodes: Annotated[int, Field(gt=0, le=MAX_NODES)]
     fabric: FabricSpec
     slow_gpus: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(gt=0, le=1)]] = {}
     """Global rank -> speed of that GPU's compute as a fraction of a healthy one's."""
+    hosts: NodeList = ()
+    """Nodes of the fabric that the run has, in the scheduler's order: a list, or text as `0-3,8`
+    or `node[0-3,8]`; the first num_nodes when left out."""
+    placement: Literal["packed", "striped"] = "packed"
+    """`packed`: ranks fill one node after the other. `striped`: rank r lies on node r modulo
+    num_nodes."""
+    background: tuple[BackgroundJob, ...] = ()
     profile: ProfileSpec = ProfileSpec()
     """Calibration to real runs, as a mapping or the path of a YAML file."""
 
@@ -178,14 +264,37 @@ class ClusterSpec(Spec):
         return self.num_nodes * self.node.gpus_per_node
 
     @property
+    def node_order(self) -> Sequence[int]:
+        """Nodes of the fabric that the run has, in its order."""
+        return self.hosts or range(self.num_nodes)
+
+    @property
+    def fabric_nodes(self) -> int:
+        """Nodes that are cabled to the fabric."""
+        if self.fabric.num_nodes is not None:
+            return self.fabric.num_nodes
+        jobs = [self.node_order, *(job.hosts for job in self.background)]
+        return max(max(nodes) for nodes in jobs) + 1
+
+    @property
     def nic_rate_bytes_per_s(self) -> float:
-        """What one NIC sends on this fabric, per direction."""
+        """What one NIC sends on this fabric, per direction; the NICs that a GPU has to itself
+        together."""
         line = min(self.node.nic_bandwidth_bytes_per_s, self.fabric.link_bandwidth)
-        return line * self.fabric.link_efficiency * self.profile.network_efficiency
+        achieved = self.fabric.link_efficiency * self.profile.network_efficiency
+        return line * achieved * self.node.nics_per_port
 
     def calibrated(self) -> "ClusterSpec":
         """This cluster with its NVLink at the rate that the profile says."""
-        nvlink = self.node.nvlink
-        usable = nvlink.usable_bytes_per_s * self.profile.nvlink_efficiency
-        faster = nvlink.model_copy(update={"usable_bytes_per_s": usable})
-        return self.model_copy(update={"node": self.node.model_copy(update={"nvlink": faster})})
+        node = with_nvlink_share(self.node, self.profile.nvlink_efficiency)
+        return self.model_copy(update={"node": node})
+
+
+def with_nvlink_share(node: NodeSpec, share: float) -> NodeSpec:
+    """The node with `share` of its NVLink rate."""
+    if share == 1.0:
+        return node
+    nvlink = node.nvlink
+    usable = nvlink.usable_bytes_per_s * share
+    changed = nvlink.model_copy(update={"usable_bytes_per_s": usable})
+    return node.model_copy(update={"nvlink": changed})

@@ -5,73 +5,104 @@ what each link carries. Nothing is built per node, so that a query on 100,000 GP
 microseconds; `hardware.topology_graph` draws the same links as a networkx graph.
 
 All equal-cost cables up from one leaf count as one fluid trunk, and so do those up from one group
-of spines: the ideal of adaptive routing. Traffic between NICs of unlike rails crosses the spines
-(NCCL's PXN detour through NVLink is not modelled).
+of spines. Adaptive routing fills it; ECMP, dead and degraded cables leave less of it
+(`hardware.routing`, `hardware.degradation`). Traffic between NICs of unlike rails crosses the
+spines (NCCL's PXN detour through NVLink is modelled for all-to-alls only).
 """
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING
 
+from hardware.background import rate_beside, standing_flows
+from hardware.degradation import degradation
 from hardware.fabric_shape import fabric_shape
+from hardware.links import Link, Path, Standing
+from hardware.routing import hashing_share
 from hardware.spec import ClusterSpec
 
 if TYPE_CHECKING:
     import networkx as nx
 
-LinkKind: TypeAlias = Literal[
-    "nvlink_tx", "nvlink_rx", "nic_tx", "nic_rx",
-    "leaf_up", "leaf_down", "spine_up", "spine_down",
-]  # fmt: skip
-
-
-class Link(NamedTuple):
-    """A directed capacity, named by what it belongs to.
-
-    nvlink: node, GPU in the node; nic: node, NIC in the node; leaf: unit, leaf in the unit (its
-    trunk to the spines); spine: pod, spine group in the pod (its trunk to the cores).
-    """
-
-    kind: LinkKind
-    owner: int
-    port: int
-
-
-class Path(NamedTuple):
-    """Links that can bind between two GPUs, in order, and the latency of every hop."""
-
-    links: tuple[Link, ...]
-    latency_s: float
-    num_switches: int
-    """Network switches crossed; an NVSwitch is not counted."""
-
 
 class Topology:
-    """The links of one cluster. GPUs are numbered node by node."""
+    """The links of one cluster. GPUs are numbered node by node over the whole fabric."""
 
     def __init__(self, cluster: ClusterSpec) -> None:
         self.cluster = cluster
         self.shape = fabric_shape(cluster)
+        self._num_nodes = cluster.fabric_nodes
         self._gpus = cluster.node.gpus_per_node
-        self._nics = cluster.node.nics_per_node
+        self._ports = cluster.node.ports_per_node
         single = cluster.fabric.kind == "single_switch"
-        self._nodes_per_unit = cluster.num_nodes if single else cluster.fabric.nodes_per_unit
+        self._nodes_per_unit = self._num_nodes if single else cluster.fabric.nodes_per_unit
         self._by_rail = cluster.fabric.kind == "rail_optimized"
         self._binds: dict[Link, bool] = {}
+        self._damage = degradation(cluster, self.shape)
+        self._standing = standing_flows(
+            cluster.background, self._ports, cluster.node.nics_per_port,
+            cluster.nic_rate_bytes_per_s, self._nodes_per_unit,
+            lambda port, src, dst: self._trunks(src, port, dst, port)[0],
+        )  # fmt: skip
+
+    @property
+    def num_gpus(self) -> int:
+        """On the whole fabric."""
+        return self._num_nodes * self._gpus
+
+    @property
+    def is_degraded(self) -> bool:
+        return bool(self.cluster.fabric.degraded)
 
     def node_of(self, gpu: int) -> int:
         """Node that holds a GPU."""
         return gpu // self._gpus
 
     def nic_of(self, gpu: int) -> int:
-        """NIC in its node that a GPU uses."""
-        return gpu % self._gpus * self._nics // self._gpus
+        """Port in its node that a GPU uses: its own, or the next one that lives."""
+        return self._living(gpu // self._gpus, gpu % self._gpus * self._ports // self._gpus)
+
+    def _living(self, node: int, port: int) -> int:
+        ports = self._damage.ports
+        if not ports:
+            return port
+        for step in range(self._ports):
+            other = (port + step) % self._ports
+            if ports.get((node, other), 1.0) > 0.0:
+                return other
+        raise ValueError(f"no NIC is left of node-{node}")
+
+    def users(self, node: int, port: int) -> tuple[int, ...]:
+        """GPUs that use a port of a node."""
+        first = node * self._gpus
+        return tuple(g for g in range(first, first + self._gpus) if self.nic_of(g) == port)
+
+    def is_private(self, link: Link) -> bool:
+        """Whether one GPU alone puts bytes on a link, and the link is like all of its kind."""
+        at = link.owner, link.port
+        if link.kind in ("nic_tx", "nic_rx"):
+            if self._damage.ports.get(at, 1.0) < 1.0 or self._ports < self._gpus:
+                return False
+            return not self._damage.ports or len(self.users(*at)) == 1
+        if link.kind in ("nvlink_tx", "nvlink_rx"):
+            return self._damage.nvlinks.get(at, 1.0) == 1.0
+        return False
+
+    @property
+    def links_are_private(self) -> bool:
+        """Whether all links that can bind are."""
+        damaged = self._damage.ports or self._damage.nvlinks
+        return self._ports == self._gpus and not damaged and not self.trunks_can_bind
+
+    def nvlink_share(self, gpu: int) -> float:
+        """What is left of a GPU's NVLink port."""
+        return self._damage.nvlinks.get((gpu // self._gpus, gpu % self._gpus), 1.0)
 
     def path(self, src_gpu: int, dst_gpu: int) -> Path:
         """Follow the shortest way from one GPU to another. Raises `ValueError` off the cluster."""
         for gpu in (src_gpu, dst_gpu):
-            if not 0 <= gpu < self.cluster.num_gpus:
-                raise ValueError(f"GPU {gpu} is not one of {self.cluster.num_gpus}")
+            if not 0 <= gpu < self.num_gpus:
+                raise ValueError(f"GPU {gpu} is not one of {self.num_gpus}")
         if src_gpu == dst_gpu:
             return Path((), 0.0, 0)
         src, dst = self.node_of(src_gpu), self.node_of(dst_gpu)
@@ -86,28 +117,28 @@ class Topology:
         binding: tuple[Link, ...] = ()
         if self.trunks_can_bind:
             binding = tuple(link for link in between if self.can_bind(link))
-        fabric = self.cluster.fabric
         return Path(
             (Link("nic_tx", src, src_nic), *binding, Link("nic_rx", dst, dst_nic)),
-            fabric.nic_latency_s + num_switches * fabric.switch_latency_s,
+            self._latency_s(num_switches),
             num_switches,
         )
+
+    def _latency_s(self, num_switches: int) -> float:
+        """Of NICs and switches: a leaf, or leaf, spine, leaf, or a core between two of each."""
+        leaf, spine, core = self.cluster.fabric.tier_latencies_s
+        switches = {1: leaf, 3: 2 * leaf + spine, 5: 2 * leaf + 2 * spine + core}[num_switches]
+        return self.cluster.fabric.nic_latency_s + switches
 
     def leaf_of(self, node: int, nic: int) -> tuple[int, int]:
         """Unit, and leaf in the unit, that a NIC is cabled to."""
         return node // self._nodes_per_unit, nic if self._by_rail else 0
-
-    def spine_group_of(self, unit: int, leaf: int) -> tuple[int, int]:
-        """Pod, and spine group in the pod, that a leaf is cabled to."""
-        group = leaf if self.shape.spine_groups_per_pod > 1 else 0
-        return unit // self.shape.units_per_pod, group
 
     def _trunks(self, src: int, src_nic: int, dst: int, dst_nic: int) -> tuple[list[Link], int]:
         """Trunks between two NICs' leaves, and the number of switches on the way."""
         up, down = self.leaf_of(src, src_nic), self.leaf_of(dst, dst_nic)
         if up == down:
             return [], 1
-        spine_up, spine_down = self.spine_group_of(*up), self.spine_group_of(*down)
+        spine_up, spine_down = map(self.shape.spine_group_of, *zip(up, down, strict=True))
         if spine_up == spine_down:
             return [Link("leaf_up", *up), Link("leaf_down", *down)], 3
         links = [
@@ -120,13 +151,47 @@ class Topology:
 
     def capacity(self, link: Link) -> float:
         """What a link carries, bytes/s: usable NVLink rate, achieved NIC rate, a trunk's cables."""
+        at = link.owner, link.port
         if link.kind in ("nvlink_tx", "nvlink_rx"):
-            return self.cluster.node.nvlink.usable_bytes_per_s
+            return self.cluster.node.nvlink.usable_bytes_per_s * self._damage.nvlinks.get(at, 1.0)
         if link.kind in ("nic_tx", "nic_rx"):
-            return self.cluster.nic_rate_bytes_per_s
+            return self.cluster.nic_rate_bytes_per_s * self._damage.ports.get(at, 1.0)
         if link.kind in ("leaf_up", "leaf_down"):
-            return self.shape.leaf_trunk_bytes_per_s
-        return self.shape.spine_trunk_bytes_per_s(link.owner)
+            share = self._trunk_share(Link("leaf_up", *at), self._leaf_nics(link.owner))
+            return self.shape.leaf_trunk_bytes_per_s * share
+        share = self._trunk_share(Link("spine_up", *at), self._pod_nics(link.owner))
+        return self.shape.spine_trunk_bytes_per_s(link.owner) * share
+
+    def _trunk_share(self, up: Link, num_nics: int) -> float:
+        """What is left of a trunk: of its cables, and of their even use."""
+        trunk = self._damage.trunks.get(up)
+        fabric = self.cluster.fabric
+        if fabric.routing == "adaptive":
+            return trunk.sum_share if trunk else 1.0
+        cables = self.shape.cables_per_leaf
+        if up.kind == "spine_up":
+            ratio = self.shape.core_trunk_bytes_per_s / fabric.cable_bytes_per_s[2]
+            cables = max(1, round(self.shape.leaves_per_group(up.owner) * ratio))
+        alive = trunk.alive_share if trunk else 1.0
+        hashed = hashing_share(num_nics * fabric.queue_pairs, max(1, round(alive * cables)))
+        return alive * (trunk.slowest if trunk else 1.0) * hashed
+
+    def bundle_share(self, up: Link, bundle: tuple[int, ...]) -> float:
+        """What is left of the cables of one trunk to one switch."""
+        trunk = self._damage.trunks.get(up)
+        return trunk.factors.get(bundle, 1.0) if trunk else 1.0
+
+    def standing(self, link: Link) -> tuple[Standing, ...]:
+        """Flows of other jobs that are always on a link."""
+        return self._standing.get(link, ())
+
+    def capacity_beside_others(self, link: Link) -> tuple[float, tuple[Standing, ...]]:
+        """All that tells one link of a kind from another."""
+        return self.capacity(link), self.standing(link)
+
+    def rate_beside_others(self, link: Link, weight: float) -> float:
+        """What other jobs leave a flow that puts `weight` bytes on a link per byte of its own."""
+        return rate_beside(self.standing(link), self.capacity(link), weight)
 
     def can_bind(self, link: Link) -> bool:
         """Whether what feeds a link, or drains it, could together exceed its capacity."""
@@ -143,12 +208,24 @@ class Topology:
             return True
         return self.shape.tiers >= needs_tiers and feed > self.capacity(link) * (1 + 1e-9)
 
+    def _unit_nodes(self, unit: int) -> int:
+        """The last unit may be part full."""
+        return min(self._nodes_per_unit, self._num_nodes - unit * self._nodes_per_unit)
+
+    def _leaf_nics(self, unit: int) -> int:
+        nics = self.cluster.node.nics_per_node // self.shape.leaves_per_unit
+        return self._unit_nodes(unit) * nics
+
+    def _pod_nics(self, pod: int) -> int:
+        """Under one spine group."""
+        units = range(pod * self.shape.units_per_pod, self.shape.num_units)
+        leaves = self.shape.leaves_per_unit // self.shape.spine_groups_per_pod
+        return leaves * sum(map(self._leaf_nics, units[: self.shape.units_per_pod]))
+
     def _leaf_feed(self, unit: int) -> float:
         """What the NICs under one leaf send at most."""
-        first = unit * self._nodes_per_unit
-        nodes = min(self._nodes_per_unit, self.cluster.num_nodes - first)
-        nics_per_leaf = self._nics // self.shape.leaves_per_unit
-        return nodes * nics_per_leaf * self.cluster.nic_rate_bytes_per_s
+        ports_per_leaf = self._ports // self.shape.leaves_per_unit
+        return self._unit_nodes(unit) * ports_per_leaf * self.cluster.nic_rate_bytes_per_s
 
     def _spine_feed(self, pod: int) -> float:
         """What the leaves of one spine group send up at most; the last unit may be part full."""
@@ -161,8 +238,10 @@ class Topology:
 
     @cached_property
     def trunks_can_bind(self) -> bool:
-        """Whether any trunk can. Full units and pods, the first of each, load their trunks most."""
-        return self.can_bind(Link("leaf_up", 0, 0)) or self.can_bind(Link("spine_up", 0, 0))
+        """Whether any trunk can. Full units and pods, the first of each, load their trunks most;
+        but for those that are damaged, trunks are alike."""
+        likely = [Link("leaf_up", 0, 0), Link("spine_up", 0, 0)]
+        return any(map(self.can_bind, [*likely, *self._damage.trunks]))
 
     def collective_links(self, members: Sequence[int]) -> dict[Link, float]:
         """Load of a hierarchical ring: bytes over each link that can bind per byte that a member
@@ -244,8 +323,10 @@ class Topology:
         pairs: dict[tuple[int, int], int] = {}
         for sender in senders:
             for receiver in receivers:
-                into = self.nic_of(receiver)
-                nics = (into if self._by_rail else self.nic_of(sender), into)
+                into, out = self.nic_of(receiver), self.nic_of(sender)
+                if self._by_rail:
+                    out = self._living(sender // self._gpus, into)
+                nics = out, into
                 pairs[nics] = pairs.get(nics, 0) + 1
         return pairs
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import networkx as nx
 
+from hardware.links import Link
+
 if TYPE_CHECKING:
     from hardware.topology import Topology
 
@@ -33,46 +35,50 @@ def _edge(src: Vertex, dst: Vertex, capacity_bytes_per_s: float, latency_s: floa
 
 
 def _node_edges(topology: "Topology") -> Iterator[Edge]:
-    """Inside each node, and from its NICs to their leaves."""
+    """Inside each node, and from its NICs to their leaves. NICs that one GPU has to itself are one
+    vertex."""
     cluster = topology.cluster
     node, fabric = cluster.node, cluster.fabric
-    usable, half_hop_s = node.nvlink.usable_bytes_per_s, node.nvlink.latency_s / 2
-    pcie, rate, half_nic_s = (
-        node.pcie_bandwidth_bytes_per_s, cluster.nic_rate_bytes_per_s, fabric.nic_latency_s / 2,
-    )  # fmt: skip
-    for gpu in range(cluster.num_gpus):
+    half_hop_s, half_nic_s = node.nvlink.latency_s / 2, fabric.nic_latency_s / 2
+    pcie, leaf_s = node.pcie_bandwidth_bytes_per_s * node.nics_per_port, fabric.tier_latencies_s[0]
+    for gpu in range(topology.num_gpus):
         server = topology.node_of(gpu)
         switch, nic = ("nvswitch", server), ("nic", server, topology.nic_of(gpu))
+        usable = topology.capacity(Link("nvlink_tx", server, gpu % node.gpus_per_node))
         yield _edge(("gpu", gpu), switch, usable, half_hop_s)
         yield _edge(switch, ("gpu", gpu), usable, half_hop_s)
         yield _edge(("gpu", gpu), nic, pcie, 0.0)
         yield _edge(nic, ("gpu", gpu), pcie, 0.0)
-    for server in range(cluster.num_nodes):
-        for index in range(node.nics_per_node):
+    for server in range(cluster.fabric_nodes):
+        for index in range(node.ports_per_node):
             leaf = ("leaf", *topology.leaf_of(server, index))
-            yield _edge(("nic", server, index), leaf, rate, half_nic_s + fabric.switch_latency_s)
+            rate = topology.capacity(Link("nic_tx", server, index))
+            yield _edge(("nic", server, index), leaf, rate, half_nic_s + leaf_s)
             yield _edge(leaf, ("nic", server, index), rate, half_nic_s)
 
 
 def _fabric_edges(topology: "Topology") -> Iterator[Edge]:
-    """Leaves to their spines, spines to the cores of their plane; trunks shared evenly."""
-    shape, hop_s = topology.shape, topology.cluster.fabric.switch_latency_s
+    """Leaves to their spines, spines to the cores of their plane; trunks shared evenly but for what
+    is degraded."""
+    shape = topology.shape
     if shape.tiers < 2:
         return
+    leaf_s, spine_s, core_s = topology.cluster.fabric.tier_latencies_s
     for unit in range(shape.num_units):
-        for leaf in range(shape.leaves_per_unit):
-            pod, group = topology.spine_group_of(unit, leaf)
+        for port in range(shape.leaves_per_unit):
+            leaf, up = ("leaf", unit, port), Link("leaf_up", unit, port)
+            pod, group = shape.spine_group_of(unit, port)
             share = shape.leaf_trunk_bytes_per_s / shape.spines_per_group
-            for index in range(shape.spines_per_group):
-                spine = ("spine", pod, group, index)
-                yield _edge(("leaf", unit, leaf), spine, share, hop_s)
-                yield _edge(spine, ("leaf", unit, leaf), share, hop_s)
-    planes = shape.num_core_planes
-    for pod in range(shape.num_pods if shape.tiers == 3 else 0):
-        trunk = shape.spine_trunk_bytes_per_s(pod)
-        share = trunk / shape.spines_per_group / (shape.num_cores // planes)
-        for group in range(shape.spine_groups_per_pod):
-            for index in range(shape.spines_per_group):
-                for core in range(index % planes, shape.num_cores, planes):
-                    yield _edge(("spine", pod, group, index), ("core", core), share, hop_s)
-                    yield _edge(("core", core), ("spine", pod, group, index), share, hop_s)
+            for number in shape.spines_of(unit * shape.leaves_per_unit + port):
+                spine = ("spine", pod, group, number % shape.spines_per_group)
+                left = share * topology.bundle_share(up, (number,))
+                yield _edge(leaf, spine, left, spine_s)
+                yield _edge(spine, leaf, left, leaf_s)
+    for number in range(shape.num_spines if shape.tiers == 3 else 0):
+        at, index = divmod(number, shape.spines_per_group)
+        pod, group = divmod(at, shape.spine_groups_per_pod)
+        share = shape.spine_trunk_bytes_per_s(pod) / shape.spines_per_group / shape.cores_per_spine
+        for core in shape.cores_of(number):
+            left = share * topology.bundle_share(Link("spine_up", pod, group), (number, core))
+            yield _edge(("spine", pod, group, index), ("core", core), left, core_s)
+            yield _edge(("core", core), ("spine", pod, group, index), left, spine_s)

@@ -5,7 +5,7 @@ between keys. So that one misspelt key does not hide what else is wrong, the sec
 copy in which unknown keys and choices are mended to the nearest known ones.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +19,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from hardware.cluster_checks import cluster_problems
+from hardware.spec import ClusterSpec
 from simulator.errors import Problem
 from simulator.runspec import RunSpec
 from simulator.spec_errors import (
@@ -51,6 +53,7 @@ def check_run(tree: Located, failed: Sequence[KeyPath], problems: list[Problem])
             place = place_at(tree, written.get(path, tuple(path.split("."))))
             problems.append(Problem(message, path, place))
         problems.extend(_slow_gpu_problems(mended, num_gpus, tree))
+        problems.extend(_network_problems(mended, tree))
     return run
 
 
@@ -119,7 +122,8 @@ def _renamed(
         inner = copy[path[0]]
         if isinstance(inner, list):
             i = int(path[1])
-            copy[path[0]] = [*inner[:i], value, *inner[i + 1 :]]
+            mended = value if len(path) == 2 else _renamed(inner[i], path[2:], key, value)
+            copy[path[0]] = [*inner[:i], mended, *inner[i + 1 :]]
         else:
             copy[path[0]] = _renamed(inner, path[1:], key, value)
         return copy
@@ -187,6 +191,17 @@ def _slow_gpu_problems(plain: Mapping[str, Any], num_gpus: int, tree: Located) -
             problems.append(Problem(message, ".".join(path), place_at(tree, path)))
         seen.add(rank)
     return problems
+
+
+def _network_problems(plain: Mapping[str, Any], tree: Located) -> Iterator[Problem]:
+    """What the network cannot be: nodes that are not there or used twice, links of other names."""
+    try:
+        cluster = ClusterSpec.model_validate(plain.get("cluster"))
+    except ValidationError:  # reported already
+        return
+    for path, message in cluster_problems(cluster):
+        keys = ("cluster", *path)
+        yield Problem(message, ".".join(keys), place_at(tree, keys))
 
 
 def _ranks(slow: Mapping[str, object]) -> list[tuple[str, int]]:

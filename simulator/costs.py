@@ -13,7 +13,7 @@ from hardware.collectives import CollectiveCost, GroupShape, collective_cost, po
 from hardware.contention import CONTENTION, MEMORY_BOUND_SHARE, gemm_slowdown
 from hardware.host import adam_time_s, collective_check_s, copy_cost
 from hardware.kernels import KernelModel, KernelTime, kernel_model
-from hardware.spec import ClusterSpec
+from hardware.spec import ClusterSpec, with_nvlink_share
 from simulator.overlap import concurrent_s, pipelined_s, ring_exchange_s
 from simulator.placement import GroupPlace, RankPlace
 from simulator.profile import Profile, Segment, Slowdown
@@ -133,12 +133,11 @@ class Costs:
     def exchange(self, op: Collective, group: GroupPlace) -> CollectiveCost:
         """A collective, at the rate that its group has to itself."""
         nic_rate = self.cluster.nic_rate_bytes_per_s * group.network_share
+        node = with_nvlink_share(self.cluster.node, group.nvlink_share)
         if op.kind == "ring_hop":
             near = group.shape.num_nodes == 1
-            return point_to_point(
-                op.num_bytes, near, self.cluster.node, nic_rate, group.hop_latency_s
-            )
-        return collective_cost(op.kind, op.num_bytes, group.shape, self.cluster.node, nic_rate)
+            return point_to_point(op.num_bytes, near, node, nic_rate, group.hop_latency_s)
+        return collective_cost(op.kind, op.num_bytes, group.shape, node, nic_rate)
 
     def slowdown(self, cost: CollectiveCost, shape: GroupShape) -> Slowdown:
         """What a collective's ranks suffer while it runs: its channels' SMs, and on the links that

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import simpy
 
+from hardware.links import Standing
 from simulator.errors import SimulationError
 from simulator.network import Network, Weights, postponed
 from simulator.profile import QUIET, Clock, Profile, Slowdown, read_clock
@@ -102,9 +103,15 @@ class Executed:
 class Engine:
     """Executes one program, once."""
 
-    def __init__(self, ranks: Sequence[Rank], capacity_bytes_per_s: Sequence[float]) -> None:
+    def __init__(
+        self,
+        ranks: Sequence[Rank],
+        capacity_bytes_per_s: Sequence[float],
+        standing: Sequence[Sequence[Standing]] = (),
+    ) -> None:
+        """Capacity of each link that exchanges load, and the flows of other jobs on it."""
         self._env = simpy.Environment()
-        self._network = Network(self._env, capacity_bytes_per_s)
+        self._network = Network(self._env, capacity_bytes_per_s, standing)
         self._ranks = ranks
         self._slowed = _slowed_by_exchange(ranks)
 

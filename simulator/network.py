@@ -11,6 +11,10 @@ from typing import Any
 
 import simpy
 
+from hardware.links import Standing
+
+INFINITE = float("inf")
+
 Weights = tuple[tuple[int, float], ...]
 """(link index, bytes over the link per byte of the flow)."""
 
@@ -71,10 +75,20 @@ def postponed(env: simpy.Environment, timer: simpy.Event, delay_s: float) -> sim
 class Network:
     """The links of one run and the flows on them."""
 
-    def __init__(self, env: simpy.Environment, capacity_bytes_per_s: Sequence[float]) -> None:
+    def __init__(
+        self,
+        env: simpy.Environment,
+        capacity_bytes_per_s: Sequence[float],
+        standing: Sequence[Sequence[Standing]] = (),
+    ) -> None:
+        """`standing`: flows that are on each link all the time, so many alike."""
         self._env = env
         self._capacity = capacity_bytes_per_s
         self._on_link: list[dict[Flow, None]] = [{} for _ in capacity_bytes_per_s]
+        for link, others in enumerate(standing):
+            for one in others:
+                flow = Flow(((link, one.num_flows),), one.limit_bytes_per_s, INFINITE)
+                self._on_link[link][flow] = None
         self.num_flows = 0
 
     def start(self, num_bytes: float, links: Weights, limit_bytes_per_s: float) -> simpy.Event:
@@ -127,6 +141,8 @@ class Network:
         now = self._env.now
         flow.remaining_bytes -= flow.rate_bytes_per_s * (now - flow.since_s)
         flow.since_s, flow.rate_bytes_per_s = now, rate
+        if flow.remaining_bytes == INFINITE:
+            return
         left_s = max(0.0, flow.remaining_bytes) / rate
         if flow.end is None:
             flow.end = self._env.timeout(left_s, flow)

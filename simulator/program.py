@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from hardware.collectives import CollectiveCost
+from hardware.links import Standing
 from simulator.costs import Costs
 from simulator.engine import Exchange, Rank, Task
 from simulator.errors import SimulationError
@@ -31,10 +32,12 @@ MAX_TASKS = 20_000_000
 
 @dataclass(frozen=True)
 class Program:
-    """What the loop executes: ranks, and the capacities of the links that exchanges load."""
+    """What the loop executes: ranks, the capacities of the links that exchanges load, and the flows
+    of other jobs on them."""
 
     ranks: tuple[Rank, ...]
     capacity_bytes_per_s: tuple[float, ...]
+    standing: tuple[tuple[Standing, ...], ...] = ()
 
 
 def build_program(work: StepWork, folded: FoldedRanks, costs: Costs) -> Program:
@@ -50,7 +53,7 @@ def build_program(work: StepWork, folded: FoldedRanks, costs: Costs) -> Program:
         num_tasks += sum(map(len, ranks[-1].streams.values()))
         _check_size(num_tasks * len(folded) // (c + 1))
     builder.tie(ranks)
-    return Program(tuple(ranks), folded.capacities())
+    return Program(tuple(ranks), folded.capacities(), folded.standing())
 
 
 def _check_size(num_tasks: int) -> None:

@@ -1,12 +1,12 @@
 """Links that several GPUs share and that can bind: who loads them, and which of them are alike."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
-from hardware.topology import Link
+from hardware.links import Link
 from simulator.symmetry import Incidence, Ints
 
 FlowKey: TypeAlias = tuple[str, int]
@@ -29,11 +29,12 @@ class ConcreteFlow:
 class SharedLinks:
     """The shared links that some flow loads."""
 
-    def __init__(self, flows: Iterable[ConcreteFlow], capacity: Callable[[Link], float]) -> None:
+    def __init__(self, flows: Iterable[ConcreteFlow], look: Callable[[Link], Hashable]) -> None:
+        """`look`: what tells links apart by themselves."""
         self._flows = [flow for flow in flows if flow.loads]
         links = list(dict.fromkeys(link for flow in self._flows for link in flow.loads))
         self._index = {link: i for i, link in enumerate(links)}
-        self.incidence = self._incidence([capacity(link) for link in links])
+        self.incidence = self._incidence([look(link) for link in links])
         self._class: Ints = np.arange(len(links))
         self._load: dict[tuple[FlowKey, int], float] = {}
         self._family_load: dict[tuple[str, Link], float] = {}
@@ -42,7 +43,7 @@ class SharedLinks:
                 at = flow.family, link
                 self._family_load[at] = self._family_load.get(at, 0.0) + load
 
-    def _incidence(self, capacities: Sequence[float]) -> Incidence:
+    def _incidence(self, looks: Sequence[Hashable]) -> Incidence:
         """Ranks meet in the links that their flows load; the load tells how."""
         how: dict[tuple[str, float], int] = {}
         rows = [
@@ -52,7 +53,8 @@ class SharedLinks:
             for rank in flow.ranks
         ]
         table = np.array(rows, np.int64).reshape(-1, 3)
-        colors = np.unique(np.array(capacities), return_inverse=True)[1].astype(np.int64)
+        number = {look: i for i, look in enumerate(dict.fromkeys(looks))}
+        colors = np.array([number[look] for look in looks], np.int64)
         return Incidence(table[:, 0], table[:, 1], table[:, 2], colors)
 
     def classify(self, classes: Ints, flow_class: Callable[[ConcreteFlow], FlowKey]) -> None:

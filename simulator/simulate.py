@@ -55,7 +55,7 @@ def simulate(run: RunSpec, fold: bool = True) -> Result:
     folded = FoldedRanks(cluster, grid, wraps=wraps, folded=fold)
     costs = Costs(cluster)
     program = build_program(work, folded, costs)
-    executed = Engine(program.ranks, program.capacity_bytes_per_s).run()
+    executed = Engine(program.ranks, program.capacity_bytes_per_s, program.standing).run()
     metrics = summarize(run, work, program, executed, costs.guessed)
     metrics["simulation"]["wall_time_s"] = perf_counter() - began_s
     return Result(run, work, program, executed, metrics)

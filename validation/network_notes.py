@@ -75,7 +75,7 @@ def _efficiency(
 ) -> float:
     """Bus bandwidth of a collective over whole nodes, over what the catalog's links would give."""
     node = cluster.node
-    shape = GroupShape(num_nodes * node.gpus_per_node, num_nodes, node.nics_per_node)
+    shape = GroupShape(num_nodes * node.gpus_per_node, num_nodes, node.ports_per_node)
     cost = collective_cost(kind, MESSAGE_BYTES, shape, node, cluster.nic_rate_bytes_per_s)
     expected = MESSAGE_BYTES * bus_factor(kind, shape.num_ranks) / cost.time_s
     return min(max(measured_bytes_per_s / expected, LIMITS[0]), LIMITS[1])

@@ -105,7 +105,7 @@ def _collective_s(row: Row) -> float:
     local = gpus // nodes
     if nodes > 1 and "not recorded" in nic:
         raise NoPredictionError("the network was not recorded")
-    shape = GroupShape(gpus, nodes, max(1, min(node.nics_per_node, local)) if nodes > 1 else 0)
+    shape = GroupShape(gpus, nodes, max(1, min(node.ports_per_node, local)) if nodes > 1 else 0)
     return collective_cost(kind, float(row["bytes"]), shape, node, nic_rate).time_s
 
 
@@ -124,7 +124,7 @@ def _node(gpu: str, nic: str) -> tuple[NodeSpec, float]:
         raise NoPredictionError(f"no node of the catalog has the GPU {gpu}")
     node, fabric = full_node(name, nic)
     rate = min(node.nic_bandwidth_bytes_per_s, fabric.link_bandwidth) * fabric.link_efficiency
-    return node, rate
+    return node, rate * node.nics_per_port
 
 
 # kernels

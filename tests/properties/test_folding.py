@@ -5,8 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_runs import RAIL, TREE, small_cluster, small_model, small_run
 
+from hardware.degradation import degradation_problems
+from hardware.fabric_shape import fabric_shape
 from hardware.presets import load_fabric
-from hardware.spec import ClusterSpec, ProfileSpec
+from hardware.spec import BackgroundJob, ClusterSpec, DegradedLink, ProfileSpec
 from simulator.breakdown import Breakdown
 from simulator.engine import Rank
 from simulator.placement import FoldedRanks
@@ -88,10 +90,42 @@ def clusters(draw: st.DrawFn, num_nodes: int, gpus_per_node: int) -> ClusterSpec
                                 max_size=2))  # fmt: skip
     fabric = FABRICS[draw(st.sampled_from(sorted(FABRICS)))]
     profile = ProfileSpec(gpu_speed_deviation=draw(st.sampled_from([0.0, 0.012])))
-    return small_cluster(
+    healthy = small_cluster(
         num_nodes, gpus_per_node, node_nics_per_node=nics, slow_gpus=slow, fabric=fabric,
         profile=profile,
     )  # fmt: skip
+    return draw(changed_networks(healthy)) if draw(st.booleans()) else healthy
+
+
+@st.composite
+def changed_networks(draw: st.DrawFn, cluster: ClusterSpec) -> ClusterSpec:
+    """The same nodes elsewhere, in another order, beside other jobs, with parts of the network
+    damaged and flows hashed onto cables."""
+    spare = draw(st.integers(0, 4))
+    nodes = draw(st.permutations(range(cluster.num_nodes + spare)))
+    hosts, others = tuple(nodes[: cluster.num_nodes]), tuple(nodes[cluster.num_nodes :])
+    background = [
+        BackgroundJob(hosts=others, traffic=draw(st.sampled_from(["ring", "all_to_all"])),
+                      rate=draw(st.sampled_from([5e9, 50e9])))
+    ] if len(others) > 1 else []  # fmt: skip
+    fabric = cluster.fabric.model_copy(update={
+        "num_nodes": len(nodes), "routing": draw(st.sampled_from(["adaptive", "ecmp"])),
+        "queue_pairs": draw(st.sampled_from([1, 4])),
+    })  # fmt: skip
+    cluster = cluster.model_copy(update={
+        "hosts": hosts, "placement": draw(st.sampled_from(["packed", "striped"])),
+        "background": tuple(background), "fabric": fabric,
+    })  # fmt: skip
+    shape = fabric_shape(cluster)
+    names = [f"node-{draw(st.sampled_from(hosts))}/gpu-0", f"node-{hosts[-1]}/nic-0"]
+    names += ["leaf-0/spine-0"] if shape.tiers > 1 else []
+    names += ["spine-0/core-0"] if shape.tiers > 2 else []
+    damaged = draw(st.dictionaries(st.sampled_from(names), st.sampled_from([0.0, 0.5])))
+    degraded = tuple(DegradedLink(link=name, factor=factor) for name, factor in damaged.items())
+    degraded = tuple(d for d in degraded if "gpu" not in d.link or d.factor > 0)
+    update = {"degraded": degraded}
+    damaged_cluster = cluster.model_copy(update={"fabric": fabric.model_copy(update=update)})
+    return cluster if degradation_problems(damaged_cluster) else damaged_cluster
 
 
 @st.composite

@@ -6,9 +6,10 @@ import networkx as nx
 import pytest
 
 from hardware.fabric_shape import fabric_shape
+from hardware.links import Link
 from hardware.presets import load_fabric, load_node, preset_names
 from hardware.spec import ClusterSpec
-from hardware.topology import Link, Topology
+from hardware.topology import Topology
 
 
 def cluster(num_nodes, fabric="ndr-rail-optimized", node="dgx-h100", node_changes=None, **changes):

@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from hardware.background import rate_beside
+from hardware.links import Standing
 from simulator.network import Flow, Network, max_min_rates
 
 INF = float("inf")
@@ -99,3 +101,37 @@ def test_rates_change_when_flows_come_and_go() -> None:
     env.process(send("B", 4.0, 30.0))
     env.run()
     assert ends == pytest.approx({"B": 10.0, "A": 13.0})
+
+
+def test_standing_flows_share_a_link_but_never_end() -> None:
+    """Link of 10 B/s with two standing flows of at most 2 B/s: 30 B go at 6. Beside a second flow
+    of 30 B all would have 10 / 4 = 2.5: the standing ones keep 2, the two have 3 each: 10 s."""
+    for flows, end_s in ((1, 5.0), (2, 10.0)):
+        env = simpy.Environment()
+        network = Network(env, [10.0], [[Standing(2.0, 2.0)]])
+        ends = [network.start(30.0, ((0, 1.0),), INF) for _ in range(flows)]
+        env.run(env.all_of(ends))
+        assert env.now == pytest.approx(end_s)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.builds(Standing, st.integers(1, 4).map(float), st.sampled_from([0.5, 2.0, 9.0])),
+             max_size=3),
+    st.integers(4, 20).map(float),
+    st.sampled_from([0.5, 1.0, 2.0]),
+)  # fmt: skip
+def test_a_standing_flow_stands_for_many(
+    standing: list[Standing], capacity: float, weight: float
+) -> None:
+    """As many flows as it stands for, one by one, leave the same to another; and so says the closed
+    form that prices collectives inside passes."""
+    one_by_one = [
+        flow((0, 1.0), limit=s.limit_bytes_per_s)
+        for s in standing
+        for _ in range(int(s.num_flows))
+    ]
+    mine = max_min_rates([flow((0, weight)), *one_by_one], [capacity])[0]
+    together = [flow((0, s.num_flows), limit=s.limit_bytes_per_s) for s in standing]
+    assert max_min_rates([flow((0, weight)), *together], [capacity])[0] == pytest.approx(mine)
+    assert rate_beside(standing, capacity, weight) == pytest.approx(mine)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hardware.topology import Link
+from hardware.links import Link
 from simulator.shared_links import ConcreteFlow, SharedLinks
 
 UP, DOWN = Link("leaf_up", 0, 0), Link("leaf_down", 1, 0)
