@@ -239,7 +239,7 @@ def _protocol_bytes_per_s(protocol: Protocol, rate: float, group: Group) -> floa
 
 def _ring(kind: Kind, protocol: Protocol, group: Group) -> Way:
     """n - 1 hops, twice for all-reduce; over single GPUs the network hop is the tree's (tuner).
-    Every link passes n - 1 messages on, which takes longer where the NIC is slow to send the next."""
+    Every link passes n - 1 messages on, and takes longer where the NIC is slow to send the next."""
     rounds = 2 if kind == "all_reduce" else 1
     between = rounds * (group.num_nodes - 1)
     inside = rounds * (group.num_ranks - 1) - between

@@ -10,7 +10,15 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator
 
-from hardware.spec import FabricSpec, GpuSpec, NodeSpec, NvlinkSpec, PeakFlops, ProfileSpec
+from hardware.spec import (
+    BackgroundJob,
+    FabricSpec,
+    GpuSpec,
+    NodeSpec,
+    NvlinkSpec,
+    PeakFlops,
+    ProfileSpec,
+)
 from simulator.overrides import PRESET, Kind
 from simulator.preset_loading import preset_names
 from simulator.spec_errors import run_schema
@@ -20,6 +28,7 @@ _QUANTITY = {"type": "string", "pattern": r"^\s*[-+]?[0-9._]+([eE][-+]?[0-9]+)?\
 _PATH = {"type": "string", "pattern": r"(/|\.(yaml|yml|json)$)"}
 _SPECS: tuple[type[BaseModel], ...] = (
     ModelSpec, NodeSpec, GpuSpec, NvlinkSpec, PeakFlops, FabricSpec, ProfileSpec,
+    BackgroundJob,
 )  # fmt: skip
 _SLOTS: tuple[tuple[str, str, str, Kind], ...] = (
     ("RunSpec", "model", "ModelSpec", "models"),
@@ -54,6 +63,8 @@ def _allow_quantities(definition: dict[str, Any], spec: type[BaseModel]) -> None
     for name, field in spec.model_fields.items():
         if _reads_units(field.metadata) or _reads_units(_metadata(field.annotation)):
             found = definition["properties"][name]
+            if any(option.get("type") == "string" for option in found.get("anyOf", ())):
+                continue  # takes text of its own
             kept = {
                 key: found.pop(key) for key in ("title", "description", "default") if key in found
             }
