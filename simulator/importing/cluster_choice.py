@@ -1,5 +1,6 @@
 """On which cluster an imported run goes: what options say, what the script says, defaults."""
 
+import math
 from dataclasses import dataclass
 
 from hardware.spec import NodeSpec
@@ -122,21 +123,29 @@ def _choose_num_nodes(
 
 
 def _replica(t: Translation) -> int:
-    """GPUs that hold one copy of the model."""
-    size = 1
-    for name in ("tensor", "pipeline", "context"):
-        suffix = "" if name == "context" else "_model"
-        size *= t.whole("parallelism", f"{name}{suffix}_parallel_size")
-    return size
+    """GPUs that hold one copy of the model and one of each expert, both grids whole."""
+    tensor = t.whole("parallelism", "tensor_model_parallel_size")
+    stages = t.whole("parallelism", "pipeline_model_parallel_size")
+    context = t.whole("parallelism", "context_parallel_size")
+    experts = t.whole("parallelism", "expert_model_parallel_size")
+    of_expert = t.whole("parallelism", "expert_tensor_parallel_size", tensor)
+    return math.lcm(tensor * context, experts * of_expert) * stages
 
 
 def _enough_nodes(t: Translation, replica: int, per_node: int) -> int:
     """The fewest nodes that hold whole replicas among which the batch can be divided."""
     batch = t.whole("training", "global_batch_size", 0)
     micro = t.whole("training", "micro_batch_size")
+    own = data_parallel_unit(t)
     first = max(1, -(-replica // per_node))
     for nodes in range(first, first + 64):
-        replicas, rest = divmod(nodes * per_node, replica)
-        if not rest and (not batch or batch % (micro * replicas) == 0):
+        gpus = nodes * per_node
+        if gpus % replica == 0 and (not batch or batch % (micro * (gpus // own)) == 0):
             return nodes
     return first
+
+
+def data_parallel_unit(t: Translation) -> int:
+    """GPUs that work on one replica's batch together."""
+    names = ("tensor_model", "pipeline_model", "context")
+    return math.prod(t.whole("parallelism", f"{name}_parallel_size") for name in names)

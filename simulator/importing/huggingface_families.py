@@ -81,7 +81,7 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3_moe": Family({**SIZES, **EXPERTS}, _LLAMA, lacks=_QK_NORM),
     "deepseek_v2": Family({**SIZES, **EXPERTS, **LATENT}, _LATENT),
     "deepseek_v3": Family({**SIZES, **EXPERTS, **LATENT}, _LATENT),
-    "gpt_oss": Family({**SIZES, **EXPERTS}, _LLAMA),
+    "gpt_oss": Family({**SIZES, **EXPERTS}, {**_LLAMA, "add_bias_linear": True}),
     "gemma": Family(SIZES, _GEMMA, tied=True),
     "gemma2": Family(SIZES, _GEMMA, tied=True, lacks={"post_norms": "norms after each block"}),
     "gemma3_text": Family(
@@ -148,15 +148,14 @@ IGNORED: Mapping[str, str] = {
         partial_rotary_factor norm_topk_prob routed_scaling_factor scoring_func topk_method
         topk_group n_group query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping
         use_bidirectional_attention scale_attn* reorder_and_upcast_attn initial_context_length
-        hidden_dim n_ctx
-        decoder_sparse_step mlp_only_layers moe_layer_freq max_window_layers ep_size use_qk_norm
+        hidden_dim n_ctx moe_layer_freq max_window_layers ep_size use_qk_norm
         attention_multiplier""",
 }
 """Why -> keys that are left out on purpose; `*` stands for any ending."""
 
 NOT_MODELLED: Mapping[str, str] = {
-    "attention that sees a window of the sequence only": "sliding_window* use_sliding_window "
-    "layer_types attn_implementation_window",
+    "attention that sees a window of the sequence only": "sliding_window* layer_types",
+    "layers without experts": "first_k_dense_replace decoder_sparse_step mlp_only_layers",
     "blocks of attention and MLP beside each other": "use_parallel_residual",
     "more heads that predict further tokens": "num_nextn_predict_layers",
     "biases of queries, keys and values": "attention_bias",

@@ -1,5 +1,6 @@
 """From a Hugging Face config.json to a model file of the run file's `model`."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -11,7 +12,7 @@ from simulator.errors import ConfigError, Place, Problem
 from simulator.importing import huggingface_families as hugging
 from simulator.importing.arguments import Argument
 from simulator.importing.read_input import read_text
-from simulator.importing.run_text import model_text
+from simulator.importing.run_text import model_text, settings_tree
 from simulator.importing.text_pieces import literal
 from simulator.importing.translation import Fate, Setting, Translation, has_field
 from simulator.spec_errors import nearest, spec_problem
@@ -118,6 +119,11 @@ def _arguments(tree: Located) -> dict[str, Argument]:
 
 def _translate(t: Translation, family: hugging.Family) -> None:
     lacking: dict[str, Argument] = {}
+    if (heads := t.take("num_nextn_predict_layers")) is not None:
+        if has_field("mtp_num_layers") and (text := t.value(heads)) is not None:
+            t.put(("model", "mtp_num_layers"), text, heads)
+        else:
+            t.arguments[heads.name] = heads
     for key, name in family.sizes.items():
         argument = t.take(key)
         if argument is None:
@@ -166,10 +172,24 @@ def _biases(t: Translation) -> None:
 
 
 def _window(t: Translation) -> None:
-    """A window that the model does not use is none."""
+    """A window that the model does not use is none; `layer_types` says which layers have it."""
     used = t.arguments.pop("use_sliding_window", None)
     if used is not None and used.denied:
         t.arguments.pop("sliding_window", None)
+        t.arguments.pop("layer_types", None)
+    window = t.arguments.get("sliding_window")
+    if window is None or window.denied or not has_field("window_size"):
+        return
+    if (text := t.value(t.arguments.pop("sliding_window"))) is not None:
+        t.put(("model", "window_size"), text, window)
+    kinds = t.take("layer_types")
+    if kinds is not None:
+        flags = ["1" if kind.startswith("sliding") else "0" for kind in _listed(kinds)]
+        t.put(("model", "window_attn_skip_freq"), flags, kinds)
+
+
+def _listed(argument: Argument) -> list[str]:
+    return re.findall(r"[\w.-]+", argument.text)
 
 
 def _ties(t: Translation, family: hugging.Family) -> None:
@@ -182,15 +202,25 @@ def _ties(t: Translation, family: hugging.Family) -> None:
 
 
 def _layers_of_experts(t: Translation) -> None:
-    """The first layers may be dense, as DeepSeek's."""
-    dense = t.take("first_k_dense_replace")
-    if dense is None or not has_field("moe_layer_freq"):
+    """The first layers may be dense, as DeepSeek's; or each n-th only has experts, as Qwen's."""
+    if not has_field("moe_layer_freq"):
         return
     layers = t.whole("model", "num_layers")
-    count = t.number(dense)
-    if count is not None and 0 < count < layers:
-        pattern = f"([0]*{count}+[1]*{layers - count})"
-        t.put(("model", "moe_layer_freq"), pattern, dense)
+    first, step = t.take("first_k_dense_replace"), t.take("decoder_sparse_step")
+    dense = t.take("mlp_only_layers")
+    count = t.number(first) if first is not None and first.text != "0" else 0
+    every = t.number(step) if step is not None else 1
+    without = {int(text) for text in _listed(dense) if text.isdecimal()} if dense else set()
+    flags = [
+        int(i >= (count or 0) and (i + 1) % (every or 1) == 0 and i not in without)
+        for i in range(layers)
+    ]
+    argument = first or step or dense
+    if argument is not None and not all(flags):
+        t.put(("model", "moe_layer_freq"), list(map(str, flags)), argument)
+    for other in (first, step, dense):
+        if other is not None and (other is not argument or all(flags)):
+            t.also(other, "experts in every layer" if all(flags) else "layers without experts")
 
 
 def _shared_experts(t: Translation) -> None:
@@ -205,12 +235,9 @@ def _shared_experts(t: Translation) -> None:
 def _checked(t: Translation) -> ModelSpec:
     if t.problems:
         raise ConfigError(t.problems)
-    entries = {
-        path[1]: Located(_written(setting.value), setting.place)
-        for path, setting in t.settings.items()
-    }
-    section = Located(entries, t.source)
-    tree = Located({"model": section}, t.source)
+    tree = settings_tree(t.settings, t.source)
+    section = tree.child("model")
+    assert section is not None
     try:
         return ModelSpec.model_validate(section.plain())
     except ValidationError as error:
@@ -220,7 +247,3 @@ def _checked(t: Translation) -> ModelSpec:
 
 def _below_model(detail: ErrorDetails) -> ErrorDetails:
     return cast(ErrorDetails, {**detail, "loc": ("model", *detail["loc"])})
-
-
-def _written(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -340,6 +340,30 @@ def _optimizer(t: Translation) -> None:
         t.also(named, "Adam")
 
 
+def _window(t: Translation) -> None:
+    """--window-size LEFT,RIGHT: keys before and after a query; a decoder sees none after."""
+    argument = t.arguments.get("window_size")
+    if argument is None or not has_field("window_size"):
+        return
+    t.arguments.pop("window_size")
+    found = re.match(r"\D*(\d+)", argument.text)
+    if found is not None and not argument.denied:
+        t.put(path_of("window_size"), found[1], argument)
+
+
+def _experts(t: Translation) -> None:
+    """Spellings of the dispatcher, and losses that cost the same as one that is modelled."""
+    for name, otherwise in (
+        ("moe_token_dispatcher_type", "alltoall"),
+        ("moe_router_load_balancing_type", "aux_loss"),
+    ):
+        text = t.peek(name)
+        if text is None or not has_field(name) or text in choices(name):
+            continue
+        if text.startswith(otherwise) or text.endswith(otherwise):  # alltoall_seq, global_aux_loss
+            t.put(path_of(name), otherwise, t.arguments.pop(name))
+
+
 def _rampup(t: Translation) -> None:
     if (argument := t.take("rampup_batch_size")) is not None:
         t.assumed.append("the batch size is the final one: its ramp-up is not simulated")
@@ -413,8 +437,8 @@ SPELLED_OTHERWISE = (
 
 RULES: tuple[Callable[[Translation], None], ...] = (
     _precision, _activation, _biases, _embeddings, _groups, _norm, _recomputation, _attention,
-    _chunks, _schedule, _fusions, _graphs, _host_layers, _sharding, _optimizer, _rampup,
-    _vocabulary,
+    _chunks, _schedule, _fusions, _graphs, _host_layers, _sharding, _optimizer,
+    _window, _experts, _rampup, _vocabulary,
 )  # fmt: skip
 """What comes before the arguments that name a key of the run file."""
 

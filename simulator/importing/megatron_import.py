@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simulator.checking import check_run
 from simulator.errors import ConfigError, Place, Problem
-from simulator.importing.cluster_choice import ClusterOptions, choose_cluster
+from simulator.importing.cluster_choice import ClusterOptions, choose_cluster, data_parallel_unit
 from simulator.importing.launch import Launch, launch_of_mapping, launch_of_script
 from simulator.importing.megatron import last_of_each, translate
 from simulator.importing.read_input import read_text
@@ -92,11 +92,8 @@ def _default_batch(t: Translation) -> None:
         return
     node = t.settings["cluster", "node"].value
     per_node = int(node["gpus_per_node"]) if isinstance(node, dict) else 8
-    gpus = t.whole("cluster", "num_nodes") * per_node
-    size = 1
-    for name in ("tensor_model", "pipeline_model", "context"):
-        size *= t.whole("parallelism", f"{name}_parallel_size")
-    batch = t.whole("training", "micro_batch_size") * max(1, gpus // size)
+    replicas = t.whole("cluster", "num_nodes") * per_node // data_parallel_unit(t)
+    batch = t.whole("training", "micro_batch_size") * max(1, replicas)
     why = "--global-batch-size is not given: one microbatch per replica"
     t.assume(("training", "global_batch_size"), str(batch), why)
 

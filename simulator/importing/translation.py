@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 
 from simulator.errors import Place, Problem
 from simulator.importing.arguments import Argument
+from simulator.importing.layer_pattern import layer_pattern
 from simulator.importing.text_pieces import is_known, plain, unknown_parts
 from simulator.spec_errors import nearest
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, Spec, TrainingSpec
@@ -80,9 +81,25 @@ def _choices(annotation: object) -> Iterable[str]:
 
 
 def _takes(name: str, kind: type) -> bool:
-    annotation = fields()[name][1].annotation
-    inner = (annotation, *get_args(annotation))
-    return any(part is kind or get_origin(part) is kind for part in inner)
+    return _has_part(fields()[name][1].annotation, kind)
+
+
+def _has_part(annotation: object, kind: type) -> bool:
+    if annotation is kind or get_origin(annotation) is kind:
+        return True
+    if get_origin(annotation) is tuple:
+        return False
+    return any(_has_part(part, kind) for part in get_args(annotation))
+
+
+def _items(name: str, told: str) -> object:
+    """A list written with blanks, commas or as a pattern of layers; a number where one may be."""
+    pattern = layer_pattern(told)
+    if pattern is not None:
+        return [str(value) for value in pattern]
+    if _takes(name, int) and told.isdecimal():
+        return told
+    return re.sub(r"[\[\](),]", " ", told).split()
 
 
 @dataclass
@@ -189,8 +206,7 @@ class Translation:
             self.put(path_of(name), True, replace(argument, values=()))
         elif _takes(name, tuple) and argument.is_known:
             told = " ".join(plain(value) for value in argument.values)
-            values = re.sub(r"[\[\],]", " ", told).split()
-            self.put(path_of(name), values, argument)
+            self.put(path_of(name), _items(name, told), argument)
         elif (text := self.value(argument)) is not None:
             known = choices(name)
             same = next((choice for choice in known if choice.lower() == text.lower()), None)
