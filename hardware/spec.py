@@ -218,6 +218,9 @@ class ProfileSpec(Spec):
     (ProcessGroupWrapper). In a group inside a node, and
     network_collective_check_s, in one across nodes. 0 in production."""
     network_collective_check_s: Seconds = 0.0
+    host_copy_s: Seconds = 0.0
+    """What the host takes, per weight and rank, to copy the parts of sharded gradients or weights
+    into a collective's buffer or out of it; of trainers without flat buffers."""
     host_transfer_s: Seconds = 0.0
     """What the host takes for each send and each receive between pipeline stages while its GPU
     waits: a trainer that makes host and GPU meet there."""

@@ -139,6 +139,15 @@ class Costs:
             return point_to_point(op.num_bytes, near, node, nic_rate, group.hop_latency_s)
         return collective_cost(op.kind, op.num_bytes, group.shape, node, nic_rate)
 
+    def data_parallel(self, op: Collective, group: GroupPlace, num_weights: int) -> CollectiveCost:
+        """A collective outside passes: the host checks it and, where the gradients or weights that
+        are shared out do not lie in one buffer, copies each weight's part for every rank."""
+        cost, profile = self.exchange(op, group), self.cluster.profile
+        host_s = self.check_s(group)
+        if op.kind != "all_reduce":
+            host_s += num_weights * group.shape.num_ranks * profile.host_copy_s
+        return replace(cost, latency_s=cost.latency_s + host_s)
+
     def slowdown(self, cost: CollectiveCost, shape: GroupShape) -> Slowdown:
         """What a collective's ranks suffer while it runs: its channels' SMs, and on the links that
         traffic inside their passes needs too, the larger of half and what it leaves over."""

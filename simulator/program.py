@@ -6,7 +6,7 @@ exchange has one member per class of the ranks that take part in it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -474,17 +474,19 @@ class _RankBuilder:
         gather, beside = kind == "all_gather", stream is self.dp
         per_parameter = self.b.work.parameter_bytes if gather else self.b.work.gradient_bytes
         num_bytes = float(self.work.buckets[chunk][bucket] * per_parameter)
+        weights = self.work.bucket_weights[chunk][bucket]
         name = f"{'gather parameters' if gather else 'reduce gradients'} {label}"
+
+        def queue(op: Collective) -> None:
+            self._collective(stream, op, needs, chunk, beside_compute=beside, num_weights=weights)
+
         if kind == "all_reduce":
-            op = Collective(name, kind, "dp", num_bytes)
-            self._collective(stream, op, needs, chunk, beside_compute=beside)
+            queue(Collective(name, kind, "dp", num_bytes))
             return
-        op = Collective(name, kind, "dp_shard", num_bytes)
-        self._collective(stream, op, needs, chunk, beside_compute=beside)
+        queue(Collective(name, kind, "dp_shard", num_bytes))
         if not gather and self.optimizer.num_distributed_optimizer_instances > 1:
             part = num_bytes / self.folded.shape("dp_shard", self.c).num_ranks
-            copies = Collective(f"sum copies {label}", "all_reduce", "dp_replica", part)
-            self._collective(stream, copies, needs, chunk, beside_compute=beside)
+            queue(Collective(f"sum copies {label}", "all_reduce", "dp_replica", part))
 
     def _collective(
         self,
@@ -493,14 +495,13 @@ class _RankBuilder:
         needs: tuple[Task, ...] = (),
         chunk: int = -1,
         beside_compute: bool = False,
+        num_weights: int = 0,
     ) -> None:
-        """Join a collective of this class's group along `op.axis`."""
+        """Join a collective of this class's group along `op.axis`, of so many weights' parts."""
         shape = self.folded.shape(op.axis, self.c)
         if shape.num_ranks == 1:
             return
-        cost = self.b.costs.exchange(op, GroupPlace(shape))
-        check_s = self.b.costs.check_s(GroupPlace(shape))
-        cost = replace(cost, latency_s=cost.latency_s + check_s)
+        cost = self.b.costs.data_parallel(op, GroupPlace(shape), num_weights)
         slowdown = QUIET
         if beside_compute:
             slowdown = self.b.costs.slowdown(cost, shape)

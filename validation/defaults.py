@@ -22,6 +22,11 @@ NANOTRON_RESERVED = 1.42
 """Reserved over our peak: its bf16 gradients beside the fp32 ones, unfused activations, fragments.
 Median of the 1,004 runs of the sweep that finished and can be simulated (1.42 of either half of
 them); which runs then are out of memory is not fitted."""
+NANOTRON_HOST_COPY_S = 4e-6
+"""reduce_scatter_coalesced and all_gather_coalesced of nanotron's distributed.py split, flatten and
+copy every weight for every rank. Slope of what the unchecked ZeRO-1 runs of the sweep (PP 1,
+several nodes, at most 8 microbatches) take beyond everything else: 7.5 us per weight and rank, of
+two collectives."""
 H200_HOST_OPERATION_S = 125e-6
 """Our H200's slow hosts: from 2.9 to 5.4 ms for a Transformer Engine layer of 30 operations, by
 run and machine; 125 us gives the least mean error over our 29 dense bf16 runs, of which 7 wait for
@@ -45,6 +50,11 @@ class Software:
     tp_comm_overlap: bool = False
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
+    ddp_bucket_size: int | None = None
+    overlap_reduce_scatter: bool = True
+    """Whether overlap_grad_reduce holds where optimizer state is sharded, too."""
+    host_copy_s: float = 0.0
+    """`ProfileSpec.host_copy_s`."""
     overlap_p2p_communication: bool | None = None
     """None: as the schedule has it by default."""
     enable_optimizer_post_validation: bool = False
@@ -275,11 +285,17 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
         r"nanotron",
         Software(
             "nanotron",
-            "huggingface/nanotron v0.5: parallel/data_parallel/utils.py and optim/zero.py "
-            "(gradients accumulated in fp32 and reduced after the last backward, parameters "
-            "gathered after the step), tensor_parallel/functional.py (asynchronous column "
-            "products), pipeline_parallel/p2p.py (synchronous), models/base.py (stages)",
+            "huggingface/nanotron v0.5: optim/gradient_accumulator.py (fp32 gradients, all-reduced "
+            "by a hook on the last backward's DDP buckets of 25 MB), distributed.py and "
+            "optim/zero.py (sharded ones are copied for the reduce-scatter while the hook waits, "
+            "weights for the all-gather after the step), "
+            "tensor_parallel/functional.py (asynchronous column products), "
+            "pipeline_parallel/p2p.py (synchronous), models/base.py (stages)",
             pipeline_split="nanotron",
+            overlap_grad_reduce=True,
+            ddp_bucket_size=12_500_000,
+            overlap_reduce_scatter=False,
+            host_copy_s=NANOTRON_HOST_COPY_S,
             attention_backend="flash",
             gradient_accumulation_fusion=False,
             overlap_p2p_communication=False,

@@ -373,7 +373,8 @@ def _parallelism(
 def _optimizer(row: Row, software: Software, cluster: ClusterSpec) -> OptimizerSpec:
     sharding = _SHARDING[row.get("data_parallel_sharding", "")]
     sharded = sharding != "none"
-    reduce = _or(_flag(row, "overlap_grad_reduce"), software.overlap_grad_reduce)
+    overlaps = software.overlap_grad_reduce and (software.overlap_reduce_scatter or not sharded)
+    reduce = _or(_flag(row, "overlap_grad_reduce"), overlaps)
     gather = _or(_flag(row, "overlap_param_gather"), software.overlap_param_gather)
     hybrid = "HSDP: shard inside the node" in row.get("notes", "")
     return OptimizerSpec(
@@ -381,6 +382,7 @@ def _optimizer(row: Row, software: Software, cluster: ClusterSpec) -> OptimizerS
         data_parallel_sharding=sharding,
         num_distributed_optimizer_instances=cluster.num_nodes if hybrid else 1,
         overlap_grad_reduce=reduce,
+        ddp_bucket_size=software.ddp_bucket_size,
         overlap_param_gather=sharded and reduce and gather,
         enable_optimizer_post_validation=software.enable_optimizer_post_validation,
     )
@@ -400,6 +402,7 @@ def _with_host(cluster: ClusterSpec, software: Software) -> ClusterSpec:
         update={
             "host_operation_s": software.host_operation_s,
             "step_overhead_s": software.step_overhead_s,
+            "host_copy_s": software.host_copy_s,
         }
     )
     return cluster.model_copy(update={"profile": profile})

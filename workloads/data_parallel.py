@@ -23,9 +23,10 @@ SCALAR_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Gradients that are reduced in one collective."""
+    """Gradients that are reduced together."""
 
     parameters: int
+    num_weights: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +88,25 @@ def gradient_buckets(
     all into one.
     """
     sizes = [op.parameters for layer in backward_order for op in layer.backward if op.parameters]
-    buckets, filled = [], 0
+    buckets, filled, held = [], 0, 0
     for size in sizes:
         filled += size
+        held += 1
         if bucket_size is not None and filled >= bucket_size:
-            buckets.append(Bucket(filled))
-            filled = 0
+            buckets.append(Bucket(filled, held))
+            filled = held = 0
     if filled:
-        buckets.append(Bucket(filled))
+        buckets.append(Bucket(filled, held))
     return tuple(buckets)
 
 
 def layer_buckets(backward_order: Sequence[LayerWork]) -> tuple[Bucket, ...]:
     """One bucket for each layer that holds weights: what FSDP gathers and scatters as one."""
-    return tuple(Bucket(layer.parameters) for layer in backward_order if layer.parameters)
+    return tuple(
+        Bucket(layer.parameters, sum(op.parameters > 0 for op in layer.backward))
+        for layer in backward_order
+        if layer.parameters
+    )
 
 
 def gradient_bytes_per_parameter(training: TrainingSpec) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from workloads.activation_offload import ActivationOffload
 from workloads.backward import input_part, pass_operations, weight_part
 from workloads.data_parallel import (
+    Bucket,
     HostStep,
     default_bucket_size,
     gradient_buckets,
@@ -54,6 +55,8 @@ class StageWork:
     """Passes, as the schedule has them."""
     buckets: tuple[tuple[int, ...], ...]
     """Per chunk: parameters of each gradient bucket, in the order in which backward fills them."""
+    bucket_weights: tuple[tuple[int, ...], ...]
+    """Per chunk: how many weights each of them holds."""
     finish: tuple[Operation, ...]
     """After the gradients are reduced: norm, clipping, optimizer."""
     joined: frozenset[Pass] = frozenset()
@@ -124,14 +127,13 @@ def build_work(
         chunks = tuple(layers[stage, chunk] for chunk in range(num_chunks))
         parameters = sum(layer.parameters for chunk in chunks for layer in chunk)
         order = stage_order(parallelism, stage, num_microbatches)
+        buckets = [_buckets(optimizer, held, size, stage, c) for c, held in enumerate(chunks)]
         stages.append(
             StageWork(
                 chunks,
                 order,
-                tuple(
-                    _bucket_sizes(optimizer, held, size, stage, chunk)
-                    for chunk, held in enumerate(chunks)
-                ),
+                tuple(tuple(b.parameters for b in held) for held in buckets),
+                tuple(tuple(b.num_weights for b in held) for held in buckets),
                 optimizer_operations(
                     model, training, parallelism, optimizer, replicas, stage, parameters
                 ),
@@ -212,16 +214,14 @@ def operation_graph(layer: LayerWork) -> "nx.DiGraph":
     return graph
 
 
-def _bucket_sizes(
+def _buckets(
     optimizer: OptimizerSpec, layers: tuple[LayerWork, ...], size: int, stage: int, chunk: int
-) -> tuple[int, ...]:
+) -> tuple[Bucket, ...]:
     backward_order = tuple(reversed(layers))
     if optimizer.shards_weights:
-        buckets = layer_buckets(backward_order)
-    else:
-        limit = size if is_bucketed(optimizer, stage, chunk) else None
-        buckets = gradient_buckets(backward_order, limit)
-    return tuple(bucket.parameters for bucket in buckets)
+        return layer_buckets(backward_order)
+    limit = size if is_bucketed(optimizer, stage, chunk) else None
+    return gradient_buckets(backward_order, limit)
 
 
 def _pass_flops(stage: StageWork, step: Pass) -> float:

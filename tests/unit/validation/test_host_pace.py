@@ -12,7 +12,9 @@ from hardware.spec import ClusterSpec, ProfileSpec
 from simulator.costs import Costs
 from simulator.placement import RankPlace
 from simulator.simulate import simulate
+from workloads.graph import build_work
 from workloads.operations import LayerWork, MemoryBound
+from workloads.spec import OptimizerSpec, ParallelismSpec, TrainingSpec
 
 SMALL = LayerWork("small", (MemoryBound("copy", "elementwise", 1e3),) * 3, ())
 LARGE = LayerWork("large", (MemoryBound("copy", "elementwise", 1e9),), ())
@@ -114,3 +116,27 @@ def test_host_time_at_transfers() -> None:
     less_s = paced_step_s(1, 2, 4, host_transfer_s=each_s)
     assert (more_s - less_s) / 2 == pytest.approx(2 * each_s, rel=0.1)
     assert paced_step_s(1, 1, 2, host_transfer_s=each_s) == paced_step_s(1, 1, 2)
+
+
+def test_copies_of_sharded_weights() -> None:
+    """Two replicas, ZeRO-1: every weight is copied for two ranks at the reduce-scatter and at the
+    all-gather; all-reduced gradients lie in one buffer and are not."""
+    each_s = 1e-3
+
+    def step_s(sharded: bool, copy_s: float) -> float:
+        profile = ProfileSpec(gpu_speed_deviation=0.0, host_copy_s=copy_s)
+        run = small_run(
+            small_cluster(1, 2, profile=profile), model=small_model(num_layers=4),
+            optimizer={"use_distributed_optimizer": sharded},
+        )  # fmt: skip
+        return float(simulate(run).metrics["step_time_s"])
+
+    work = build_work(
+        small_model(num_layers=4), TrainingSpec(seq_length=512, micro_batch_size=1, global_batch_size=8),
+        ParallelismSpec(), OptimizerSpec(use_distributed_optimizer=True), 2,
+    )  # fmt: skip
+    weights = sum(map(sum, work.stages[0].bucket_weights))
+    assert weights > 4 * 4
+    added_s = step_s(True, each_s) - step_s(True, 0.0)
+    assert added_s == pytest.approx(2 * 2 * weights * each_s)
+    assert step_s(False, each_s) == step_s(False, 0.0)

@@ -27,6 +27,12 @@ def layer_of(*sizes: int) -> LayerWork:
     return LayerWork("layer", operations[::-1], operations, (), sum(sizes))
 
 
+def test_buckets_count_their_weights() -> None:
+    """Filled to 3: weights of 1 and 2, then 3, then the 1 that is left."""
+    found = gradient_buckets([layer_of(1, 2, 3, 1)], 3)
+    assert [(b.parameters, b.num_weights) for b in found] == [(3, 2), (3, 1), (1, 1)]
+
+
 def sizes(layers: list[LayerWork], bucket_size: int | None) -> list[int]:
     return [bucket.parameters for bucket in gradient_buckets(layers, bucket_size)]
 
