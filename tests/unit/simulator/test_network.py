@@ -127,9 +127,7 @@ def test_a_standing_flow_stands_for_many(
     """As many flows as it stands for, one by one, leave the same to another; and so says the closed
     form that prices collectives inside passes."""
     one_by_one = [
-        flow((0, 1.0), limit=s.limit_bytes_per_s)
-        for s in standing
-        for _ in range(int(s.num_flows))
+        flow((0, 1.0), limit=s.limit_bytes_per_s) for s in standing for _ in range(int(s.num_flows))
     ]
     mine = max_min_rates([flow((0, weight)), *one_by_one], [capacity])[0]
     together = [flow((0, s.num_flows), limit=s.limit_bytes_per_s) for s in standing]

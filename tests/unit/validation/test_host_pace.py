@@ -132,8 +132,9 @@ def test_copies_of_sharded_weights() -> None:
         return float(simulate(run).metrics["step_time_s"])
 
     work = build_work(
-        small_model(num_layers=4), TrainingSpec(seq_length=512, micro_batch_size=1, global_batch_size=8),
-        ParallelismSpec(), OptimizerSpec(use_distributed_optimizer=True), 2,
+        small_model(num_layers=4),
+        TrainingSpec(seq_length=512, micro_batch_size=1, global_batch_size=8), ParallelismSpec(),
+        OptimizerSpec(use_distributed_optimizer=True), 2,
     )  # fmt: skip
     weights = sum(map(sum, work.stages[0].bucket_weights))
     assert weights > 4 * 4
