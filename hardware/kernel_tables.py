@@ -87,7 +87,8 @@ class TimeCurve:
         return num_bytes <= 2.0 * math.exp(self.log_bytes[-1])
 
 
-def _rows(name: str) -> Iterator[list[str]]:
+def table_rows(name: str) -> Iterator[list[str]]:
+    """Rows of a table of the catalog, its header left out."""
     lines = (TABLES / name).read_text(encoding="utf-8").splitlines()
     return (line.split(",") for line in lines[1:])
 
@@ -124,7 +125,7 @@ shapes were taken on a cool chip."""
 def load_gemm_tables() -> dict[str, ShapeTable]:
     """H200 bf16 GEMMs by kind: fwd, dgrad, wgrad, wgrad_acc_fp32, and `bmm_` of the first three."""
     kinds: dict[str, list[tuple[float, ...]]] = {}
-    for kind, batch, m, n, k, time_us, tag in _rows("h200_gemm.csv"):
+    for kind, batch, m, n, k, time_us, tag in table_rows("h200_gemm.csv"):
         clock = COOL_CLOCK if tag.startswith(("sweep", "odd")) else 1.0
         key = f"bmm_{kind}" if tag == "bmm" else kind
         shape = float(batch), float(m), float(n), float(k)
@@ -149,7 +150,7 @@ ATTENTION_TABLES = {"fused": "h200_attention.csv", "flash": "h200_attention_flas
 def load_attention_tables(kernel: str) -> dict[str, ShapeTable]:
     """H200 causal attention by direction, of cuDNN (`fused`) or FlashAttention-2 (`flash`)."""
     directions: dict[str, list[tuple[float, ...]]] = {}
-    for direction, *numbers in _rows(ATTENTION_TABLES[kernel]):
+    for direction, *numbers in table_rows(ATTENTION_TABLES[kernel]):
         *shape, time_us = map(float, numbers)
         directions.setdefault(direction, []).append((*shape, time_us * 1e-6))
     return {key: attention_table(kernel, key, np.array(rows)) for key, rows in directions.items()}
@@ -168,7 +169,7 @@ def attention_table(kernel: str, direction: str, rows: Floats) -> ShapeTable:
 def load_memory_bound_curves() -> dict[str, TimeCurve]:
     """H200 memory-bound kernels by name."""
     points: dict[str, list[tuple[float, float]]] = {}
-    for kernel, num_bytes, time_us, _ in _rows("h200_memory_bound.csv"):
+    for kernel, num_bytes, time_us, _ in table_rows("h200_memory_bound.csv"):
         points.setdefault(kernel, []).append((float(num_bytes), float(time_us) * 1e-6))
     return {
         kernel: TimeCurve(*np.log(np.array(sorted(pairs)).T)) for kernel, pairs in points.items()

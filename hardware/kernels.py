@@ -32,7 +32,9 @@ from hardware.roofline import (
     Chip,
     alignment_slowdown,
     gemm_roofline_s,
+    sustained_clock,
 )
+from hardware.scaled_gemm import SCALED_TYPES, scaled_gemm
 from hardware.spec import GpuSpec
 
 Source = Literal["measured", "extrapolated", "roofline"]
@@ -77,6 +79,7 @@ class KernelModel:
     ) -> KernelTime:
         """C[m, n] = A[m, k] @ B[k, n], `batch` times in one launch.
 
+        `dtype`: bf16, fp16, or a scaled type of `hardware.scaled_gemm`.
         `accumulate_fp32`: C is fp32 and added to in place (wgrad into main gradients).
         Raises `ValueError` for sizes below 1, an unknown kind, or a type the GPU has no rate for.
         """
@@ -85,8 +88,7 @@ class KernelModel:
             if kind not in ("fwd", "dgrad", "wgrad"):
                 raise ValueError(f"unknown GEMM kind {kind!r}; choose fwd, dgrad or wgrad")
             _check_sizes(m=m, n=n, k=k, batch=batch)
-            chip = _chip(self.gpu, dtype)
-            self._known[key] = self._price_gemm(chip, kind, (batch, m, n, k), accumulate_fp32)
+            self._known[key] = self._price(dtype, kind, (batch, m, n, k), accumulate_fp32)
         return self._known[key]
 
     def attention(
@@ -138,6 +140,15 @@ class KernelModel:
             seconds, near = memory_bound_s(kernel, num_bytes, self.gpu)
             self._known[key] = KernelTime(seconds, self._source(near))
         return self._known[key]
+
+    def _price(
+        self, dtype: str, kind: GemmKind, sizes: tuple[int, ...], accumulate_fp32: bool
+    ) -> KernelTime:
+        if dtype not in SCALED_TYPES:
+            return self._price_gemm(_chip(self.gpu, dtype), kind, sizes, accumulate_fp32)
+        seconds, reading = scaled_gemm(self.gpu, dtype, kind, sizes, accumulate_fp32)
+        source: Source = "roofline" if reading is None else self._source(reading.near)
+        return KernelTime(seconds, source)
 
     def _price_gemm(
         self, chip: Chip, kind: str, sizes: tuple[float, ...], accumulate_fp32: bool
@@ -200,4 +211,5 @@ def _chip(gpu: GpuSpec, dtype: str) -> Chip:
     peak = getattr(gpu.peak_flops_per_s, dtype, None)
     if peak is None:
         raise ValueError(f"{gpu.name} has no matrix rate for {dtype!r}")
-    return Chip(gpu.num_sms, peak, gpu.memory_bandwidth_bytes_per_s)
+    rate = peak * sustained_clock(gpu)
+    return Chip(gpu.num_sms, rate, gpu.memory_bandwidth_bytes_per_s)

@@ -49,7 +49,8 @@ AI benchmarking guide); B200 taken as H200, Ada as A100."""
 NAMES = (
     "layernorm_fwd", "layernorm_bwd", "rmsnorm_fwd", "rmsnorm_bwd", "elementwise", "bias_grad",
     "rotary", "softmax_fwd", "softmax_bwd", "dropout", "embedding_fwd", "embedding_bwd",
-    "adam", "grad_norm", *OVER_ELEMENTWISE,
+    "adam", "grad_norm", "quantize_delayed", "quantize_tensorwise", "quantize_blockwise",
+    "quantize_blockwise_weight", *OVER_ELEMENTWISE,
 )  # fmt: skip
 
 

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hardware.spec import GpuSpec
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -104,6 +106,21 @@ BLACKWELL_GEMM = GemmFamily(
 of 2250 TFLOP/s forward and dgrad, 0.45 accumulating wgrad, over 60 products of Llama 3 70B and 405B
 with 4,096 tokens (MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json). Short ones reach
 0.63 there, and the best anyone found is 1745 TFLOP/s (stas00/ml-engineering): a cool chip's."""
+
+B200_POWER_W = 1000.0
+STATIC_POWER_W = 250.0
+"""Memory, leakage and links of a busy Blackwell, which its clock does not change: a guess."""
+
+
+def sustained_clock(gpu: GpuSpec) -> float:
+    """Clock that a Blackwell holds in a long step over that of the B200 whose products gave the
+    rates above: what power the limit leaves the SMs goes with the cube of their clock (voltage
+    rises with it). 1.08 for GB200 (1,200 W), 1.15 for GB300 (1,400 W); 1 elsewhere."""
+    if gpu.architecture != "blackwell":
+        return 1.0
+    spent = (gpu.tdp_w - STATIC_POWER_W) / (B200_POWER_W - STATIC_POWER_W)
+    return float(max(spent, 0.0) ** (1.0 / 3.0))
+
 
 GEMM_FAMILIES = {
     "hopper": HOPPER_GEMM,

@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from hardware.cluster_checks import cluster_problems
+from hardware.scaled_gemm import BLACKWELL_ONLY, matrix_peak_flops_per_s
 from hardware.spec import ClusterSpec
 from simulator.errors import Problem
 from simulator.runspec import RunSpec
@@ -54,6 +55,8 @@ def check_run(tree: Located, failed: Sequence[KeyPath], problems: list[Problem])
             problems.append(Problem(message, path, place))
         problems.extend(_slow_gpu_problems(mended, num_gpus, tree))
         problems.extend(_network_problems(mended, tree))
+    if run is not None:
+        problems.extend(_precision_problems(run, tree))
     return run
 
 
@@ -171,6 +174,18 @@ def _layout_problems(plain: Mapping[str, Any], num_gpus: int) -> list[tuple[str,
         )
     except ValidationError:  # reported already
         return []
+
+
+def _precision_problems(run: RunSpec, tree: Located) -> list[Problem]:
+    """A precision that the GPU has no matrix units for."""
+    gpu, dtype = run.cluster.node.gpu, run.training.linear_dtype
+    able = matrix_peak_flops_per_s(gpu, dtype) is not None
+    if able and (dtype not in BLACKWELL_ONLY or gpu.architecture == "blackwell"):
+        return []
+    has = [name for name, peak in gpu.peak_flops_per_s if peak is not None]
+    path = ("training", "precision")
+    message = f"{gpu.name} ({gpu.architecture}) has no matrix units for {dtype}; it has "
+    return [Problem(message + ", ".join(has), ".".join(path), place_at(tree, path))]
 
 
 def _slow_gpu_problems(plain: Mapping[str, Any], num_gpus: int, tree: Located) -> list[Problem]:

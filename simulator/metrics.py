@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from hardware.power import node_power_w
+from hardware.scaled_gemm import matrix_peak_flops_per_s
 from simulator.breakdown import Breakdown
 from simulator.engine import Executed, Rank, Task
 from simulator.program import Program
@@ -37,7 +38,8 @@ def summarize(
     critical = max(program.ranks, key=lambda r: _busy_s(terms[r.rank]))
     memory = memory_needed(run, work)
     gpus = run.cluster.num_gpus
-    peak = getattr(run.cluster.node.gpu.peak_flops_per_s, run.training.precision)
+    peak = matrix_peak_flops_per_s(run.cluster.node.gpu, run.training.linear_dtype)
+    assert peak is not None, "checked with the run file"
     flops = model_flops(run.model, run.training)
     tokens = run.training.global_batch_size * run.training.seq_length
     result: dict[str, Any] = {

@@ -18,15 +18,18 @@ from simulator.yaml_lines import Located
 
 Schema = Mapping[str, Any]
 
-NOT_YET_VALUES: Mapping[tuple[str, str], tuple[str, ...]] = {
-    ("training", "precision"): ("fp8",),
-}
+NOT_YET_VALUES: Mapping[tuple[str, str], tuple[str, ...]] = {}
 """Values of the run file's contract that are not built yet."""
 
 NOT_YET_KEYS: Mapping[str, tuple[str, ...]] = {
     "model": ("num_experts", "moe_router_topk", "moe_ffn_hidden_size"),
 }
 """Keys of the run file's contract that are not built yet."""
+
+
+_TAGS = ("[key]", "[name]", "[mapping]")
+"""Parts of pydantic's locations that are no keys: a mapping's key itself, and the spelling that a
+value is taken for."""
 
 
 def spec_problem(detail: ErrorDetails, tree: Located) -> Problem:
@@ -50,7 +53,7 @@ def spec_problem(detail: ErrorDetails, tree: Located) -> Problem:
 
 def key_path(location: Iterable[object]) -> tuple[str, ...]:
     """Pydantic's location as a key path."""
-    return tuple(str(part) for part in location if part != "[key]")
+    return tuple(str(part) for part in location if part not in _TAGS)
 
 
 def place_at(tree: Located, path: Sequence[str]) -> Place:
@@ -79,22 +82,31 @@ def run_schema() -> Schema:
 
 def schema_at(path: Sequence[str]) -> Schema:
     """JSON Schema of the value at a key path; empty for a path that no spec has."""
-    node: Schema = _resolved(run_schema())
+    return _resolved(_unresolved(path))
+
+
+def _unresolved(path: Sequence[str]) -> Schema:
+    node: Schema = run_schema()
     for key in path:
+        node = _resolved(node, key)
         children = node.get("properties", {})
         rest = node.get("additionalProperties") or node.get("items") or {}
         entries = node.get("prefixItems", ())
         if key.isdigit() and int(key) < len(entries):
             rest = entries[int(key)]
-        node = _resolved(children.get(key, rest))
+        node = children.get(key, rest)
     return node
 
 
-def _resolved(node: Schema) -> Schema:
-    """Follow references, and of a value that may be left empty take what it may hold."""
-    while "$ref" in node or "anyOf" in node:
+def _resolved(node: Schema, key: str = "") -> Schema:
+    """Follow references, and of a value that may be left empty take what it may hold. Of a value
+    with several spellings, the one that may have `key` below it, else the first."""
+    while "$ref" in node or "anyOf" in node or "oneOf" in node:
         if "$ref" in node:
             node = run_schema()["$defs"][node["$ref"].rpartition("/")[2]]
+        elif "oneOf" in node:
+            options = [_resolved(option) for option in node["oneOf"]]
+            node = next((o for o in options if key and "properties" in o), options[0])
         else:
             node = next(option for option in node["anyOf"] if option.get("type") != "null")
     return node
@@ -133,7 +145,7 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
 def known_keys(path: Sequence[str]) -> list[str]:
     """Keys that the mapping at `path` may have."""
     preset = [PRESET] if tuple(path) in PRESET_KINDS else []
-    return [*schema_at(path).get("properties", {}), *preset]
+    return [*_resolved(_unresolved(path), "any").get("properties", {}), *preset]
 
 
 def suggest_key(path: Sequence[str]) -> str | None:
@@ -174,8 +186,7 @@ def _bad_value(path: tuple[str, ...], value: object) -> str:
 
 def _bad_choice(path: tuple[str, ...], value: object, choices: Sequence[str]) -> str:
     planned = NOT_YET_VALUES.get((path[0], path[-1]), ())
-    named = value.get("format") if isinstance(value, dict) else value
-    named = named.value if isinstance(named, Located) else named
+    named = value if isinstance(value, str) else ""
     reason = "not supported yet" if named in planned else "not allowed"
     message = f"{_words(value)} is {reason}; choose {', '.join(choices)}"
     near = suggest_value(path, value)

@@ -77,6 +77,10 @@ class Software:
     """`ProfileSpec.step_overhead_s`: data, Python and logging between steps."""
     reserved_over_needed: float = 1.0
     """What the caching allocator holds over what is needed, in runs close to its limit."""
+    fp8_recipe: Literal["delayed", "tensorwise"] = "delayed"
+    """Where a source says no more than fp8."""
+    fp8_param_gather: bool = False
+    """`LowPrecision.param_gather`."""
     unsupported: str = ""
     """Why rows of this framework are not simulated, if they are not."""
 
@@ -232,6 +236,8 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
             "NeMo",
             "NVIDIA/dgxc-benchmarking recipes and NeMo's MegatronCommOverlapCallback: gradients "
             "reduced in 2 bytes (grad_reduce_in_fp32=False), data-parallel overlaps on",
+            fp8_param_gather=True,
+            pipeline_split="nemo",
             overlap_grad_reduce=True,
             overlap_param_gather=True,
             accumulate_allreduce_grads_in_fp32=False,
@@ -276,6 +282,7 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
             "pytorch/torchtitan: FSDP2, bf16 parameters, fp32 reduction (config job_config.py: "
             "mixed_precision_param, mixed_precision_reduce), scaled_dot_product_attention's flash "
             "kernel (FlashAttention 2)",
+            fp8_recipe="tensorwise",
             attention_backend="flash",
             overlap_grad_reduce=True,
             overlap_param_gather=True,

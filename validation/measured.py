@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from hardware.scaled_gemm import matrix_peak_flops_per_s
 from hardware.spec import ClusterSpec
 from simulator.errors import ConfigError, Place, Problem
 from simulator.runspec import RunSpec
@@ -23,6 +24,7 @@ from validation.arguments import layers_of_interleaving, quoted_arguments
 from validation.clusters import cluster_of
 from validation.defaults import Software, software_of
 from validation.network_notes import with_noted_network
+from validation.precisions import precision_setting
 from validation.recomputation import recompute_settings
 from validation.splits import split_by_arguments, split_of
 from workloads.layout_checks import check_layout
@@ -165,8 +167,6 @@ def _check_supported(row: Row) -> None:
         raise NotModelledError("multi-latent attention is not built yet")
     if (_integer(row, "expert_model_parallel_size") or 1) > 1:
         raise NotModelledError("expert_model_parallel_size above 1 is not built yet")
-    if row.get("precision", "") not in ("", "bf16", "fp16"):
-        raise NotModelledError(f"precision {row['precision']} is not built yet")
     if row.get("data_parallel_sharding", "") not in _SHARDING:
         raise NotModelledError(f"data-parallel sharding {row['data_parallel_sharding']}")
     needed = ("num_layers", "hidden_size", "num_attention_heads", "seq_length",
@@ -253,6 +253,8 @@ def _run_spec(row: Row, software: Software, settings: Mapping[str, Any]) -> RunS
         cluster = _with_host(with_noted_network(cluster_of(row), row), software)
         optimizer = _optimizer(row, software, cluster)
         problems = check_layout(model, parallelism, training, optimizer, cluster.num_gpus)
+        if matrix_peak_flops_per_s(cluster.node.gpu, training.linear_dtype) is None:
+            raise NotModelledError(f"{row['gpu']} has no matrix units for {row['precision']}")
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -319,7 +321,9 @@ def _training(
         seq_length=int(row["seq_length"]),
         micro_batch_size=settings["micro_batch_size"],
         global_batch_size=int(row["global_batch_size"]),
-        precision=row.get("precision", "") or "bf16",
+        precision=precision_setting(
+            row.get("precision", ""), software.fp8_recipe, software.fp8_param_gather
+        ),
         **recompute_settings(row, settings["recompute"], per_chunk),
         attention_backend=backend,
         accumulate_allreduce_grads_in_fp32=software.accumulate_allreduce_grads_in_fp32
@@ -350,7 +354,7 @@ def _parallelism(
         overlap_p2p = False
     split = split_by_arguments(arguments)
     if not split:
-        split = split_of(software.pipeline_split, model, settings["pp"])
+        split = split_of(software.pipeline_split, model, settings["pp"], chunks)
     return ParallelismSpec(
         tensor_model_parallel_size=tp,
         pipeline_model_parallel_size=settings["pp"],

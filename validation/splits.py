@@ -11,8 +11,9 @@ from typing import Any, Literal, TypeAlias
 
 from workloads.spec import ModelSpec
 
-Split: TypeAlias = Literal["even", "embedding_and_loss", "deepspeed", "nanotron"]
-"""`embedding_and_loss`: both count as a layer. `deepspeed`: `type:transformer`, or
+Split: TypeAlias = Literal["even", "embedding_and_loss", "nemo", "deepspeed", "nanotron"]
+"""`embedding_and_loss`: both count as a layer; `nemo`: where only that divides (126 layers of Llama
+3.1 405B, nemo/collections/llm/recipes/llama31_405b.py). `deepspeed`: `type:transformer`, or
 `type:transformer|embedding` where that does not divide. `nanotron`: by the cost of matrix
 products."""
 
@@ -33,8 +34,14 @@ def split_by_arguments(arguments: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def split_of(split: Split, model: ModelSpec, num_stages: int) -> dict[str, Any]:
-    """What a framework does by itself, with one chunk per stage."""
+def split_of(
+    split: Split, model: ModelSpec, num_stages: int, num_chunks: int = 1
+) -> dict[str, Any]:
+    """What a framework does by itself; other splits than the first three have one chunk a stage."""
+    parts = num_stages * num_chunks
+    if split == "nemo":
+        divides = model.num_layers % parts != 0 and (model.num_layers + len(_FLAGS)) % parts == 0
+        split = "embedding_and_loss" if divides else "even"
     if num_stages == 1 or split == "even":
         return {}
     if split == "embedding_and_loss":

@@ -47,7 +47,7 @@ def _attention(
     """Forward and backward of `queries` x `keys` positions of 1 / `heads_over` of the heads."""
     b, heads = x.training.micro_batch_size, x.heads // heads_over
     kv_heads = max(1, x.kv_heads // heads_over)
-    sizes = (b, heads, kv_heads, queries, keys, x.model.head_dim, causal, x.training.precision)
+    sizes = (b, heads, kv_heads, queries, keys, x.model.head_dim, causal, x.training.dtype)
     kernel = x.training.attention_backend
     assert kernel != "unfused"
     return (
@@ -172,7 +172,7 @@ def _unfused(x: "Shapes") -> Core:
     scale-mask-softmax reads the lower triangle only but writes the whole square
     (megatron/fused_kernels, scaled_upper_triang_masked_softmax)."""
     s, d = x.training.seq_length, x.model.head_dim
-    p, dtype = x.training.micro_batch_size * x.heads, x.training.precision
+    p, dtype = x.training.micro_batch_size * x.heads, x.training.dtype
     square = float(p * s * s)
 
     def product(name: str, n: int, k: int) -> Gemm:

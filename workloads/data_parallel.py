@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from workloads.layers import Shapes
 from workloads.operations import Axis, Collective, LayerWork, MemoryBound, Operation
 from workloads.partition import shares_embedding, stage_contents
+from workloads.quantization import operand_bytes, quantize_weights
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
 
 ADAM_BYTES = 28
@@ -114,9 +116,13 @@ def gradient_bytes_per_parameter(training: TrainingSpec) -> int:
     return 4 if training.accumulate_allreduce_grads_in_fp32 else 2
 
 
-def parameter_bytes_per_parameter(training: TrainingSpec) -> int:
-    """Of a weight as the layers read it, which is what a distributed optimizer gathers."""
-    return 2
+def parameter_bytes_per_parameter(training: TrainingSpec, linear_share: float) -> float:
+    """Of a weight as it is gathered, on average: 2, or fewer for those of linear layers, which make
+    up `linear_share` of all, where low precision gathers them so."""
+    low = training.low_precision
+    if low is None or not low.param_gather:
+        return 2.0
+    return 2.0 + linear_share * (operand_bytes(training) - 2.0)
 
 
 def num_shards(optimizer: OptimizerSpec, num_replicas: int) -> int:
@@ -150,12 +156,16 @@ def optimizer_operations(
     operations: list[Operation] = [MemoryBound("clear gradients", "fill", float(gradient * held))]
     if num_replicas > 1:
         operations.append(MemoryBound("scale gradients", "elementwise", 2.0 * gradient * held))
+    operations += quantize_weights(
+        Shapes(model, training, parallelism),
+        sum(len(chunk.layers) for chunk in stage_contents(model, parallelism, stage)),
+    )
     operations += _shared_gradients(model, training, parallelism, stage)
     if gradient != MASTER_BYTES:
         operations.append(
             MemoryBound("gradients to fp32", "elementwise", float(GRADIENT_COPY_BYTES * shard))
         )
-    if training.precision == "fp16":
+    if training.dtype == "fp16":
         operations += [
             MemoryBound("unscale and check gradients", "elementwise", 2.0 * MASTER_BYTES * shard),
             *_agree("gradient overflow", optimizer),

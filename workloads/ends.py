@@ -95,14 +95,16 @@ def output_head(
     shares = shares_embedding(model, parallelism)
     forward = (
         *norm_forward(x, "final norm"),
-        *column_forward(x, "logits", width, overlap=False, bias=False, counted=not shares),
+        *column_forward(
+            x, "logits", width, overlap=False, bias=False, counted=not shares, in_layer=False
+        ),
         MemoryBound("cross entropy", "cross_entropy", first * logits),
         *_loss_reductions(x),
         *_loss_mean(x),
     )
     backward = (
         MemoryBound("cross entropy backward", "cross_entropy", second * logits),
-        *column_backward(x, "logits", width, bias=False, counted=not shares),
+        *column_backward(x, "logits", width, bias=False, counted=not shares, in_layer=False),
         *norm_backward(x, "final norm", residual=False),
     )
     return LayerWork(OUTPUT, forward, backward, (), sum(op.parameters for op in forward))

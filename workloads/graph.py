@@ -4,6 +4,7 @@
 `operation_graph` show it as networkx graphs, for inspection and for independent checks.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -22,10 +23,12 @@ from workloads.data_parallel import (
     optimizer_operations,
     parameter_bytes_per_parameter,
 )
+from workloads.layers import Shapes
 from workloads.memory import layer_activation_bytes
 from workloads.operations import LayerWork, Operation
 from workloads.passes import Order, Pass, PassInput, Route, pass_input
 from workloads.pipeline import joined_forwards, stage_order
+from workloads.quantization import linear_parameters
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
 from workloads.stages import boundary_bytes, stage_chunks
 
@@ -100,7 +103,7 @@ class StepWork:
     """Activations one rank sends to the next stage per microbatch; gradients back are as large."""
     gradient_bytes: int
     """Per parameter, as reduced."""
-    parameter_bytes: int
+    parameter_bytes: float
     """Per parameter, as gathered."""
 
 
@@ -145,10 +148,12 @@ def build_work(
                 host_step(optimizer, replicas, parameters, sum(map(len, chunks))),
             )
         )
+    linear_share = _linear_share(model, training, parallelism, stages)
     return StepWork(
         tuple(stages), parallelism, optimizer, num_microbatches,
         boundary_bytes(model, training, parallelism),
-        gradient_bytes_per_parameter(training), parameter_bytes_per_parameter(training),
+        gradient_bytes_per_parameter(training),
+        parameter_bytes_per_parameter(training, linear_share),
     )  # fmt: skip
 
 
@@ -212,6 +217,17 @@ def operation_graph(layer: LayerWork) -> "nx.DiGraph":
         graph.add_node((phase, i), operation=op, flops=op.flops, parameters=op.parameters)
     graph.add_edges_from(pairwise(nodes))
     return graph
+
+
+def _linear_share(
+    model: ModelSpec,
+    training: TrainingSpec,
+    parallelism: ParallelismSpec,
+    stages: Sequence[StageWork],
+) -> float:
+    """Weights of the layers' products over all weights."""
+    linear = model.num_layers * linear_parameters(Shapes(model, training, parallelism))
+    return linear / sum(stage.parameters for stage in stages)
 
 
 def _buckets(

@@ -14,10 +14,12 @@ from functools import cached_property
 
 from workloads.attention import attention_core
 from workloads.operations import Collective, Gemm, LayerWork, MemoryBound, Operation, Overlapped
+from workloads.quantization import operand_bytes, quantized, quantized_norm
 from workloads.spec import ModelSpec, ParallelismSpec, RecomputeModule, TrainingSpec
 
 ELEMENT_BYTES = 2
 MASK_BYTES = 1
+TRANSFORMER_LAYER = "transformer layer"
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ def transformer_layer(
     if recomputed:
         again = forward
     parameters = sum(op.parameters for op in forward)
-    return LayerWork("transformer layer", forward, backward, again, parameters)
+    return LayerWork(TRANSFORMER_LAYER, forward, backward, again, parameters)
 
 
 # linear layers
@@ -151,23 +153,32 @@ def column_forward(
     overlap: bool | None = None,
     bias: bool | None = None,
     counted: bool = True,
+    in_layer: bool = True,
 ) -> tuple[Operation, ...]:
     """Column-parallel product [T, h] x [h, width]: gathers its input under sequence parallelism.
 
-    `counted`: the weights are this layer's own and not another's.
+    `counted`: the weights are this layer's own and not another's. `in_layer`: behind a norm of a
+    transformer layer, quantized in low precision; logits are not.
     """
     weights = (x.h * width + width * _has_bias(x, bias)) * counted
-    gemm = Gemm(name, x.tokens, width, x.h, "fwd", x.training.precision, parameters=weights)
+    gemm = Gemm(name, x.tokens, width, x.h, "fwd", _dtype(x, in_layer), parameters=weights)
+    scaled = quantized_norm(x, f"{name} input", x.norm_tokens * x.h) if in_layer else ()
     if not x.parallelism.sequence_parallel:
-        return (gemm,)
-    gather = Collective(f"{name} input", "all_gather", "tp", x.stream_bytes)
+        return *scaled, gemm
+    gather = Collective(f"{name} input", "all_gather", "tp", _gathered_bytes(x, in_layer))
     if x.parallelism.tp_comm_overlap if overlap is None else overlap:
-        return (Overlapped(name, (gemm,), gather, "pipelined"),)
-    return gather, gemm
+        return *scaled, Overlapped(name, (gemm,), gather, "pipelined")
+    return *scaled, gather, gemm
 
 
 def column_backward(
-    x: Shapes, name: str, width: int, *, bias: bool | None = None, counted: bool = True
+    x: Shapes,
+    name: str,
+    width: int,
+    *,
+    bias: bool | None = None,
+    counted: bool = True,
+    in_layer: bool = True,
 ) -> tuple[Operation, ...]:
     """dgrad [T, width] x [width, h] and wgrad [width, T] x [T, h] of a column-parallel product.
 
@@ -176,18 +187,20 @@ def column_backward(
     beside wgrad. Userbuffers do the same in bulk.
     """
     weights = (x.h * width + width * _has_bias(x, bias)) * counted
-    dgrad = Gemm(f"{name} dgrad", x.tokens, x.h, width, "dgrad", x.training.precision)
-    wgrad = _wgrad(x, name, width, x.h, weights)
+    dgrad = Gemm(f"{name} dgrad", x.tokens, x.h, width, "dgrad", _dtype(x, in_layer))
+    wgrad = _wgrad(x, name, width, x.h, weights, in_layer)
+    scaled = quantized(x, f"{name} output gradient", x.tokens * width) if in_layer else ()
     if x.t == 1:
-        return dgrad, *wgrad
+        return *scaled, dgrad, *wgrad
     if not x.parallelism.sequence_parallel:
         reduce = Collective(f"{name} dgrad", "all_reduce", "tp", x.stream_bytes)
         if not x.parallelism.async_tensor_model_parallel_allreduce:
-            return dgrad, *wgrad, reduce
-        return dgrad, Overlapped(f"{name} wgrad", wgrad, reduce, "concurrent")
-    gather = Collective(f"{name} input again", "all_gather", "tp", x.stream_bytes)
+            return *scaled, dgrad, *wgrad, reduce
+        return *scaled, dgrad, Overlapped(f"{name} wgrad", wgrad, reduce, "concurrent")
+    gather = Collective(f"{name} input again", "all_gather", "tp", _gathered_bytes(x, in_layer))
     scatter = Collective(f"{name} dgrad", "reduce_scatter", "tp", x.stream_bytes)
     return (
+        *scaled,
         Overlapped(f"{name} dgrad", (dgrad,), gather, "concurrent"),
         Overlapped(f"{name} wgrad", wgrad, scatter, "concurrent"),
     )
@@ -196,40 +209,52 @@ def column_backward(
 def row_forward(x: Shapes, name: str, width: int) -> tuple[Operation, ...]:
     """Row-parallel product [T, width] x [width, h], whose parts are summed over the group."""
     weights = x.h * width + x.h * _has_bias(x, None)
-    gemm = Gemm(name, x.tokens, x.h, width, "fwd", x.training.precision, parameters=weights)
+    gemm = Gemm(name, x.tokens, x.h, width, "fwd", _dtype(x), parameters=weights)
+    scaled = quantized(x, f"{name} input", x.tokens * width)
     if x.t == 1:
-        return (gemm,)
+        return *scaled, gemm
     if not x.parallelism.sequence_parallel:
-        return gemm, Collective(f"{name} output", "all_reduce", "tp", x.stream_bytes)
+        return *scaled, gemm, Collective(f"{name} output", "all_reduce", "tp", x.stream_bytes)
     scatter = Collective(f"{name} output", "reduce_scatter", "tp", x.stream_bytes)
     if x.parallelism.tp_comm_overlap:
-        return (Overlapped(name, (gemm,), scatter, "pipelined"),)
-    return gemm, scatter
+        return *scaled, Overlapped(name, (gemm,), scatter, "pipelined")
+    return *scaled, gemm, scatter
 
 
 def row_backward(x: Shapes, name: str, width: int) -> tuple[Operation, ...]:
     """dgrad [T, h] x [h, width] and wgrad [h, T] x [T, width]; the output's gradient is gathered
     first under sequence parallelism."""
     weights = x.h * width + x.h * _has_bias(x, None)
-    dgrad = Gemm(f"{name} dgrad", x.tokens, width, x.h, "dgrad", x.training.precision)
+    dgrad = Gemm(f"{name} dgrad", x.tokens, width, x.h, "dgrad", _dtype(x))
     wgrad = _wgrad(x, name, x.h, width, weights)
+    scaled = quantized(x, f"{name} output gradient", x.norm_tokens * x.h)
     if not x.parallelism.sequence_parallel:
-        return dgrad, *wgrad
-    gather = Collective(f"{name} output gradient", "all_gather", "tp", x.stream_bytes)
+        return *scaled, dgrad, *wgrad
+    gather = Collective(f"{name} output gradient", "all_gather", "tp", _gathered_bytes(x))
     if x.parallelism.tp_comm_overlap:
-        return Overlapped(f"{name} dgrad", (dgrad,), gather, "pipelined"), *wgrad
-    return gather, dgrad, *wgrad
+        return *scaled, Overlapped(f"{name} dgrad", (dgrad,), gather, "pipelined"), *wgrad
+    return *scaled, gather, dgrad, *wgrad
+
+
+def _dtype(x: Shapes, in_layer: bool = True) -> str:
+    return x.training.linear_dtype if in_layer else x.training.dtype
+
+
+def _gathered_bytes(x: Shapes, in_layer: bool = True) -> float:
+    """T h elements as a linear layer takes them in."""
+    each = operand_bytes(x.training) if in_layer else ELEMENT_BYTES
+    return float(x.tokens * x.h * each)
 
 
 def _wgrad(
-    x: Shapes, name: str, rows: int, columns: int, weights: int
+    x: Shapes, name: str, rows: int, columns: int, weights: int, in_layer: bool = True
 ) -> tuple[Gemm | MemoryBound, ...]:
     """[rows, T] x [T, columns], added into the main gradient: by the GEMM itself, or by a kernel
     that reads the 2-byte product and reads and writes the main gradient."""
     in_fp32 = x.training.accumulate_allreduce_grads_in_fp32
     fused = x.training.gradient_accumulation_fusion
     gemm = Gemm(
-        f"{name} wgrad", rows, columns, x.tokens, "wgrad", x.training.precision,
+        f"{name} wgrad", rows, columns, x.tokens, "wgrad", _dtype(x, in_layer),
         accumulate_fp32=in_fp32 and fused, parameters=weights if fused else 0,
     )  # fmt: skip
     if fused:

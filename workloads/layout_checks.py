@@ -27,6 +27,7 @@ def check_layout(
         *_recompute(model, parallelism, training),
         *_cuda_graph(training),
         *_cpu_offloading(model, parallelism, training),
+        *_precision(training),
         *_optimizer(optimizer),
         *_offload(optimizer),
         *_post_validation(optimizer, parallelism),
@@ -280,6 +281,21 @@ def _cuda_graph(training: TrainingSpec) -> Iterator[Problem]:
             "training.cuda_graph",
             "full recomputation is captured by full_iteration only, not by per_layer",
         )
+
+
+def _precision(training: TrainingSpec) -> Iterator[Problem]:
+    low = training.low_precision
+    if low is None:
+        return
+    fitting = ("e2m1",) if low.recipe == "nvfp4" else ("hybrid", "e4m3")
+    if low.format not in fitting:
+        choice = " or ".join(fitting)
+        yield (
+            "training.precision.format",
+            f"{low.format!r} does not go with recipe {low.recipe}; choose {choice}",
+        )
+    if low.param_gather and low.recipe == "nvfp4":
+        yield "training.precision.param_gather", "weights cannot be kept in 4 bits alone"
 
 
 def _optimizer(optimizer: OptimizerSpec) -> Iterator[Problem]:

@@ -16,10 +16,11 @@ from workloads.data_parallel import (
     num_shards,
 )
 from workloads.ends import EMBEDDING, OUTPUT
-from workloads.layers import ELEMENT_BYTES, MASK_BYTES, Shapes
+from workloads.layers import ELEMENT_BYTES, MASK_BYTES, TRANSFORMER_LAYER, Shapes
 from workloads.operations import LayerWork
 from workloads.partition import stage_contents
 from workloads.passes import Order
+from workloads.quantization import linear_parameters, operand_bytes, weight_bytes
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
 from workloads.stages import recomputed_layers, stage_chunks
 
@@ -84,7 +85,8 @@ def stage_memory(
     sharded = num_shards(optimizer, replicas)
     gradient = gradient_bytes_per_parameter(training)
     return StageMemory(
-        weights=float(ELEMENT_BYTES * gathered_parameters(optimizer, layers)),
+        weights=float(ELEMENT_BYTES * gathered_parameters(optimizer, layers))
+        + _quantized_weight_bytes(Shapes(model, training, parallelism), optimizer, layers),
         gradients=gradient * parameters / (sharded if optimizer.shards_gradients else 1),
         optimizer=OPTIMIZER_BYTES * parameters / sharded * (1.0 - optimizer.offloaded_fraction),
         activations=_activations(model, training, parallelism, stage, order),
@@ -103,6 +105,17 @@ def gathered_parameters(optimizer: OptimizerSpec, layers: Sequence[LayerWork]) -
     between = sorted(x.parameters for x in layers if x.name not in KEPT_WHOLE)
     ends = sum(layer.parameters for layer in layers if layer.name in KEPT_WHOLE)
     return ends + sum(between[-2:] if optimizer.reshard_after_forward else between)
+
+
+def _quantized_weight_bytes(
+    x: Shapes, optimizer: OptimizerSpec, layers: Sequence[LayerWork]
+) -> float:
+    """What low precision adds to 2-byte weights: copies in fewer bits, or less than nothing where
+    they take the place of those."""
+    whole = sum(layer.name == TRANSFORMER_LAYER for layer in layers)
+    if optimizer.shards_weights and optimizer.reshard_after_forward:
+        whole = min(whole, 2)
+    return (weight_bytes(x.training) - ELEMENT_BYTES) * whole * linear_parameters(x)
 
 
 def scattered_parameters(
@@ -127,22 +140,30 @@ def layer_activation_bytes(
     if recomputed:
         return x.norm_bytes
     mask = x.norm_tokens * x.h * MASK_BYTES if model.hidden_dropout else 0
-    outside = 4 * x.norm_bytes + 2 * mask  # inputs of both norms and of both blocks; two dropouts
+    outside = 2 * x.norm_bytes + _norm_output_bytes(x) + 2 * mask  # norms' inputs; two dropouts
     qkv = x.tokens * x.qkv_width * ELEMENT_BYTES
-    context = x.tokens * x.core_width * ELEMENT_BYTES
+    context = float(x.tokens * x.core_width * ELEMENT_BYTES)
+    if x.training.low_precision is not None:  # attention keeps its output, the product a copy
+        context += x.tokens * x.core_width * operand_bytes(x.training)
     return outside + qkv + _mlp_bytes(x) + context + _core_bytes(x) - rebuilt_bytes(x)
+
+
+def _norm_output_bytes(x: Shapes) -> float:
+    """Inputs of the attention block's and the MLP's first product."""
+    return 2 * x.norm_tokens * x.h * operand_bytes(x.training)
 
 
 def _mlp_bytes(x: Shapes) -> float:
     """Outputs of the first product and of the activation."""
-    return float(x.tokens * (x.fc1_width + x.ffn) * ELEMENT_BYTES)
+    kept = x.fc1_width * ELEMENT_BYTES + x.ffn * operand_bytes(x.training)
+    return float(x.tokens * kept)
 
 
 def rebuilt_bytes(x: Shapes) -> float:
     """What selective recomputation of the MLP and the norms does not keep of a layer, and has of
     one layer at a time."""
     chosen = x.training.selected_modules
-    return _mlp_bytes(x) * ("mlp" in chosen) + 2 * x.norm_bytes * ("layernorm" in chosen)
+    return _mlp_bytes(x) * ("mlp" in chosen) + _norm_output_bytes(x) * ("layernorm" in chosen)
 
 
 def _core_bytes(x: Shapes) -> float:

@@ -4,9 +4,17 @@ Keys that exist as Megatron-LM arguments carry Megatron's name. Frozen and check
 between keys is checked by `check_layout`.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 from typing_extensions import Self
 
 from workloads.layout_string import chunks_of_layout
@@ -93,13 +101,42 @@ class ModelSpec(Spec):
         return -(-self.vocab_size // multiple) * multiple
 
 
+class LowPrecision(Spec):
+    """Linear layers in 8 or 4 bits, as Transformer Engine runs them. Attention, embedding, logits,
+    norms and activation functions stay in bf16."""
+
+    format: Literal["hybrid", "e4m3", "e2m1"] = "hybrid"
+    """`hybrid`: e4m3 forward, e5m2 for gradients. `e2m1`: 4 bits, of recipe nvfp4."""
+    recipe: Literal["delayed", "tensorwise", "blockwise", "mxfp8", "nvfp4"] = "delayed"
+    """Scales: per tensor from past maxima (`delayed`) or from its own (`tensorwise`), per block of
+    128 x 128 or 1 x 128 (`blockwise`), per 32 (`mxfp8`, Blackwell) or per 16 (`nvfp4`)."""
+    amax_history_len: Count = 1024
+    """Of `delayed`: maxima that a scale is taken from."""
+    amax_compute_algo: Literal["max", "most_recent"] = "max"
+    param_gather: bool = False
+    """Keep and gather weights in 8 bits only (Megatron-LM's fp8_param_gather)."""
+
+
+def _spelling(value: object) -> str:
+    """How a precision is written: as a name or as a mapping."""
+    return "[name]" if isinstance(value, str) else "[mapping]"
+
+
+Precision: TypeAlias = Annotated[
+    Annotated[Literal["bf16", "fp16", "fp8", "nvfp4"], Tag("[name]")]
+    | Annotated[LowPrecision, Tag("[mapping]")],
+    Discriminator(_spelling),
+]
+
+
 class TrainingSpec(Spec):
     """One step: what goes in, in which precision, what is recomputed."""
 
     seq_length: Count
     micro_batch_size: Count
     global_batch_size: Count
-    precision: Literal["bf16", "fp16"] = "bf16"
+    precision: Precision = "bf16"
+    """bf16, fp16, fp8 (recipe delayed), nvfp4, or a mapping: {recipe, param_gather, ...}."""
     recompute_granularity: Literal["none", "selective", "full"] = "none"
     recompute_method: Literal["uniform", "block"] = "uniform"
     """Of full recomputation: `uniform` checkpoints groups of recompute_num_layers layers,
@@ -142,6 +179,31 @@ class TrainingSpec(Spec):
     def offloaded_layers(self) -> int:
         """Layers whose activations spend the time until their backward on the host."""
         return self.cpu_offloading_num_layers if self.cpu_offloading else 0
+
+    @property
+    def low_precision(self) -> LowPrecision | None:
+        """How linear layers are quantized, if they are."""
+        if isinstance(self.precision, LowPrecision):
+            return self.precision
+        named = {"fp8": LowPrecision(), "nvfp4": LowPrecision(format="e2m1", recipe="nvfp4")}
+        return named.get(self.precision)
+
+    @property
+    def dtype(self) -> str:
+        """Of all that is not quantized."""
+        return "fp16" if self.precision == "fp16" else "bf16"
+
+    @property
+    def linear_dtype(self) -> str:
+        """Of the operands of linear layers, as kernels know them."""
+        low = self.low_precision
+        return self.dtype if low is None else _KERNEL_TYPES[low.recipe]
+
+
+_KERNEL_TYPES = {
+    "delayed": "fp8", "tensorwise": "fp8", "blockwise": "fp8_blockwise", "mxfp8": "mxfp8",
+    "nvfp4": "nvfp4",
+}  # fmt: skip
 
 
 class ParallelismSpec(Spec):

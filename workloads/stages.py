@@ -6,6 +6,7 @@ from workloads.ends import embedding_layer, output_head
 from workloads.layers import Shapes, transformer_layer
 from workloads.operations import Collective, LayerWork
 from workloads.partition import partition
+from workloads.quantization import scale_updates
 from workloads.spec import ModelSpec, ParallelismSpec, TrainingSpec
 
 Chunks = dict[tuple[int, int], tuple[LayerWork, ...]]
@@ -34,13 +35,14 @@ def stage_chunks(model: ModelSpec, training: TrainingSpec, parallelism: Parallel
     head = replace(output_head(model, training, parallelism), host_launches=end)
     from_before, from_behind = _regather(model, training, parallelism)
     held: Chunks = {}
+    x = Shapes(model, training, parallelism)
     for place, contents in partition(model, parallelism).items():
         num_layers = len(contents.layers)
         num_again = recomputed_layers(training, num_layers)
         before = (embedding,) if contents.embedding else from_before
         behind = (head,) if contents.loss else from_behind
         body = (again,) * num_again + (kept,) * (num_layers - num_again)
-        held[place] = (*before, *body, *behind)
+        held[place] = (*before, *body, *scale_updates(x, num_layers), *behind)
     return held
 
 

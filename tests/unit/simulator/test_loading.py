@@ -1,6 +1,7 @@
 """Run files: what converts to what, and how faults of a whole file are told."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,7 @@ training:
   micro_batch_size: -1
   micro_batch_size: 1
   global_batch_size: many
-  precision: fp8
+  precision: fp9
   no_such_thing_at_all: 1
 optimizer: {clip_grad: -1, data_parallel_sharding: zero4}
 """
@@ -136,7 +137,8 @@ optimizer: {clip_grad: -1, data_parallel_sharding: zero4}
         "run.yaml:7: training.micro_batch_size: '-1' is not a whole number above 0",
         "run.yaml:8: training.micro_batch_size: repeated key; it is already set on line 7",
         "run.yaml:9: training.global_batch_size: 'many' is not a whole number above 0",
-        "run.yaml:10: training.precision: 'fp8' is not supported yet; choose bf16, fp16",
+        "run.yaml:10: training.precision: 'fp9' is not allowed; choose bf16, fp16, fp8, nvfp4; "
+        "did you mean 'fp8'?",
         "run.yaml:11: training.no_such_thing_at_all: unknown key; choose "
         + ", ".join(TrainingSpec.model_fields),
         "run.yaml:12: optimizer.data_parallel_sharding: 'zero4' is not allowed; choose none, "
@@ -255,3 +257,22 @@ def test_one_rank_named_twice(tmp_path: Path) -> None:
     assert "cluster.slow_gpus.x: the key 'x' is not a whole number of at least 0" in text
     assert "cluster.slow_gpus.-1: the key '-1' is not a whole number of at least 0" in text
     assert "cluster.slow_gpus.4: '0' is not a number above 0 and at most 1" in text
+
+
+@pytest.mark.parametrize(
+    ("precision", "words"),
+    [
+        ("{recipe: tensrwise}", "precision.recipe: 'tensrwise' is not allowed; choose delayed, "
+         "tensorwise, blockwise, mxfp8, nvfp4; did you mean 'tensorwise'?"),
+        ("{recip: delayed}", "precision.recip: unknown key; did you mean 'recipe'?"),
+        ("{recipe: mxfp8}", "has no matrix units for mxfp8; it has bf16, fp16, tf32, fp32, fp8"),
+        ("nvfp4", "(hopper) has no matrix units for nvfp4"),
+        ("{recipe: nvfp4, format: hybrid}", "precision.format: 'hybrid' does not go with recipe "
+         "nvfp4; choose e2m1"),
+        ("{format: e2m1}", "'e2m1' does not go with recipe delayed; choose hybrid or e4m3"),
+    ],
+)  # fmt: skip
+def test_precisions_that_cannot_be(tmp_path: Path, precision: str, words: str) -> None:
+    text = re.sub(r"  precision: \w+", f"  precision: {precision}", GOOD)
+    assert text != GOOD
+    assert any(words in line for line in refusal(write(tmp_path, text)))

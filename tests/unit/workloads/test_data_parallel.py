@@ -240,4 +240,4 @@ def test_world_collectives_are_alike_on_all_stages() -> None:
 def test_bytes_per_parameter() -> None:
     assert gradient_bytes_per_parameter(train()) == 4
     assert gradient_bytes_per_parameter(train(accumulate_allreduce_grads_in_fp32=False)) == 2
-    assert parameter_bytes_per_parameter(train()) == 2
+    assert parameter_bytes_per_parameter(train(), 0.9) == 2
