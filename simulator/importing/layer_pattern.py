@@ -1,6 +1,7 @@
 """Megatron-LM's way to say a value for each layer: `([0]*3+[1]*58)`."""
 
 import ast
+import warnings
 
 MAX_LAYERS = 10_000
 
@@ -12,7 +13,9 @@ def layer_pattern(text: str) -> list[int] | None:
     [0, 0, 1, 0, 1, 0]
     """
     try:
-        return _list(ast.parse(text.strip(), mode="eval").body)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd numbers, which are no pattern anyhow
+            return _list(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
