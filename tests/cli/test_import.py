@@ -27,6 +27,20 @@ def test_script_to_run_file_to_prediction(tmp_path: Path) -> None:
     assert json.loads(out.read_text())["simulation"]["num_gpus"] == 64
 
 
+def test_the_example_script(tmp_path: Path) -> None:
+    """On 4 nodes as written; on 8 with the variable that it reads."""
+    script, path = str(ROOT / "examples/train-llama3-8b.sh"), str(tmp_path / "run.yaml")
+    assert run("import", "megatron", script, "--gpu", "h200", "-o", path).exit_code == 0
+    done = run("simulate", path, "--json", "-")
+    assert json.loads(done.stdout)["simulation"]["num_gpus"] == 32
+    options = ["--env", "NNODES=8", "--env", "TP=1", "--json", "-"]
+    account = json.loads(run("import", "megatron", script, *options).stdout)
+    assert account["run"]["cluster"]["num_nodes"] == 8
+    assert account["run"]["training"]["global_batch_size"] == 8 * 8 * 4
+    assert not account["run"]["parallelism"]["sequence_parallel"]
+    assert account["unknown"] == account["not_modelled"] == []
+
+
 def test_without_output_the_run_file_goes_to_stdout() -> None:
     done = run("import", "megatron", str(LAUNCH / "by_size.sh"), "--gpu", "h200")
     assert done.exit_code == 0
