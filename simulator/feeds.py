@@ -39,23 +39,24 @@ class Feeds:
         ranks = self._stages[stage]
         if len(ranks) == 1:
             return next(iter(ranks.values()))
-        return ranks.get(receiver.rank % self._ranks_per_stage)
+        return ranks.get(self._place(receiver))
 
     @cached_property
     def _route(self) -> Route:
         chunks = 1 + max((s.chunk for r in self.trace.ranks for s in r.spans), default=0)
         return Route(self.trace.num_stages, chunks, self.trace.v_shaped)
 
-    @cached_property
-    def _ranks_per_stage(self) -> int:
-        """Pipeline stages are the slowest axis of Megatron's rank order, and equally large."""
-        return sum(rank.num_ranks for rank in self.trace.ranks) // self.trace.num_stages
+    def _place(self, rank: RankTrace) -> int:
+        """Number of a rank within its stage."""
+        stride = self.trace.stage_stride
+        before, within = divmod(rank.rank, stride * self.trace.num_stages)
+        return before * stride + within % stride
 
     @cached_property
     def _stages(self) -> dict[int, dict[int, RankTrace]]:
         stages: dict[int, dict[int, RankTrace]] = {}
         for rank in self.trace.ranks:
-            stages.setdefault(rank.stage, {})[rank.rank % self._ranks_per_stage] = rank
+            stages.setdefault(rank.stage, {})[self._place(rank)] = rank
         return stages
 
     @cached_property

@@ -31,7 +31,8 @@ class Result:
     def trace(self) -> Trace:
         """What happened when, for charts and exports."""
         v_shaped = self.run.parallelism.v_shaped
-        return build_trace(self.run.name, self.program, self.executed, v_shaped)
+        stride = RankGrid.of(self.run.parallelism, self.run.cluster.num_gpus).stage_stride
+        return build_trace(self.run.name, self.program, self.executed, stride, v_shaped)
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain data: SI units, floats."""

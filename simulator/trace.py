@@ -85,3 +85,5 @@ class Trace:
     """At least one per stage, ordered by stage, then rank."""
     v_shaped: bool = False
     """Whether odd chunks go back from the last stage to the first."""
+    stage_stride: int = 1
+    """Ranks from a place in one stage to the same place in the next."""

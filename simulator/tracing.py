@@ -5,7 +5,9 @@ from simulator.program import Program
 from simulator.trace import Piece, RankTrace, Span, Trace
 
 
-def build_trace(name: str, program: Program, executed: Executed, v_shaped: bool = False) -> Trace:
+def build_trace(
+    name: str, program: Program, executed: Executed, stage_stride: int, v_shaped: bool = False
+) -> Trace:
     """Spans of every simulated rank; waiting leaves no span."""
     spans = _Spans()
     ranks = [
@@ -13,7 +15,7 @@ def build_trace(name: str, program: Program, executed: Executed, v_shaped: bool 
     ]
     ranks.sort(key=lambda r: (r.stage, r.rank))
     num_stages = 1 + max(rank.stage for rank in ranks)
-    return Trace(name, executed.end_s, num_stages, tuple(ranks), v_shaped)
+    return Trace(name, executed.end_s, num_stages, tuple(ranks), v_shaped, stage_stride)
 
 
 class _Spans:

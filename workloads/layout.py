@@ -73,6 +73,7 @@ class RankGrid:
             etp=parallelism.expert_tensor_size,
             cp_a2a=parallelism.context_swap_size,
             optimizer_instances=optimizer_instances,
+            order=parallelism.rank_order,
         )
 
     @property
@@ -108,6 +109,21 @@ class RankGrid:
     @cached_property
     def _expert(self) -> Mapping[str, int]:
         return {"tp": self.etp, "cp": 1, "ep": self.ep, "dp": self.edp, "pp": self.pp}
+
+    @property
+    def stage_stride(self) -> int:
+        """Ranks from a place in one stage to the same place in the next."""
+        return self._faster_than_stages(self._dense)
+
+    @property
+    def stages_agree(self) -> bool:
+        """Whether dense layers and experts have the same ranks in each stage."""
+        if self.pp == 1 or not self.folds_experts:
+            return True
+        return self.stage_stride == self._faster_than_stages(self._expert)
+
+    def _faster_than_stages(self, sizes: Mapping[str, int]) -> int:
+        return prod(sizes[name] for name in self._names[self._names.index("pp") + 1 :])
 
     def _ranks(self, sizes: Mapping[str, int]) -> Ints:
         return np.arange(self.num_ranks).reshape([sizes[name] for name in self._names])

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from workloads.layout import RankGrid
 from workloads.partition import Problem, partition, partition_problems
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
 
@@ -23,6 +24,7 @@ def check_layout(
         *_sequence(model, parallelism, training),
         *_context(model, parallelism, training),
         *_batch(parallelism, training, num_gpus),
+        *_rank_order(parallelism, num_gpus),
         *_deferral(parallelism, training),
         *_recompute(model, parallelism, training),
         *_cuda_graph(training),
@@ -349,3 +351,17 @@ def _sharding(
     replicas = parallelism.data_parallel_size(num_gpus) * parallelism.context_parallel_size
     if replicas % instances:
         yield key, f"{instances} does not divide the {replicas} data- and context-parallel ranks"
+
+
+def _rank_order(parallelism: ParallelismSpec, num_gpus: int) -> Iterator[Problem]:
+    """Megatron-LM, parallel_state.py: stages of dense layers and experts are the same ranks."""
+    experts = parallelism.expert_model_parallel_size * parallelism.expert_tensor_size
+    stages = parallelism.pipeline_model_parallel_size
+    if num_gpus % (stages * experts) or not parallelism.data_parallel_size(num_gpus):
+        return  # told elsewhere
+    if not RankGrid.of(parallelism, num_gpus).stages_agree:
+        yield (
+            "parallelism.rank_order",
+            f"in the order {parallelism.rank_order} the stages of dense layers and of experts are "
+            "not the same ranks; let it end with pp",
+        )

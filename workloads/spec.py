@@ -236,6 +236,10 @@ class ParallelismSpec(Spec):
     expert_model_parallel_size: Annotated[int, Field(ge=1, le=1)] = 1
     expert_tensor_parallel_size: Count | None = None
     """Of the experts' own layout; tensor_model_parallel_size when left out."""
+    rank_order: str = "tp-cp-ep-dp-pp"
+    """Axes from neighbouring ranks to distant ones. Megatron-LM's default; with
+    --use-tp-pp-dp-mapping it is tp-cp-ep-pp-dp. Its tp and dp are the experts' where these lie
+    otherwise."""
     sequence_parallel: bool = False
     pipeline_schedule: (
         Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "dualpipe_v"] | None
@@ -258,6 +262,13 @@ class ParallelismSpec(Spec):
     async_tensor_model_parallel_allreduce: bool = True
     """Without sequence_parallel: all-reduce an input gradient beside its weight's; off, as before
     2022, after both."""
+
+    @field_validator("rank_order")
+    @classmethod
+    def _is_order(cls, text: str) -> str:
+        if sorted(text.split("-")) != ["cp", "dp", "ep", "pp", "tp"]:
+            raise ValueError(f"{text!r} is no order of all axes, such as tp-cp-ep-dp-pp")
+        return text
 
     @field_validator("pipeline_model_parallel_layout")
     @classmethod

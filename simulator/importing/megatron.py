@@ -304,6 +304,11 @@ def _schedule(t: Translation) -> None:
         t.put(path, "zb_h1", split)
 
 
+def _rank_order(t: Translation) -> None:
+    if (argument := t.take("use_tp_pp_dp_mapping")) is not None:
+        t.put(("parallelism", "rank_order"), "tp-cp-ep-pp-dp", argument)
+
+
 def _host_layers(t: Translation) -> None:
     """The number of layers switches their offload on."""
     layers = t.peek("cpu_offloading_num_layers")
@@ -430,14 +435,14 @@ SPELLED_OTHERWISE = (
     "zero_bubble_v_schedule", "enable_zero_bubble", "use_torch_fsdp2", "zero_stage",
     "use_megatron_fsdp", "use_custom_fsdp", "data_parallel_sharding_strategy", "optimizer",
     "rampup_batch_size", "step_batch_size_schedule", "padded_vocab_size",
-    "extra_vocab_size", "pad_vocab_size_to",
+    "extra_vocab_size", "pad_vocab_size_to", "use_tp_pp_dp_mapping",
     "tokenizer_type", "tokenizer_model", "tokenizer_name_or_path", "vocab_file",
 )  # fmt: skip
 """Arguments that the rules read and that are no key of the run file."""
 
 RULES: tuple[Callable[[Translation], None], ...] = (
     _precision, _activation, _biases, _embeddings, _groups, _norm, _recomputation, _attention,
-    _chunks, _schedule, _fusions, _graphs, _host_layers, _sharding, _optimizer,
+    _chunks, _schedule, _fusions, _graphs, _rank_order, _host_layers, _sharding, _optimizer,
     _window, _experts, _rampup, _vocabulary,
 )  # fmt: skip
 """What comes before the arguments that name a key of the run file."""

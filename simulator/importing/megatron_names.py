@@ -56,7 +56,7 @@ IGNORED: Mapping[str, str] = {
         attention_softmax_in_fp32 apply_query_key_layer_scaling no_query_key_layer_scaling
         softmax_scale calculate_per_token_loss transformer_impl use_flash_attn use_flash_attn_v*
         clone_scatter_output_in_embedding nccl_communicator_config_path
-        high_priority_stream_groups use_tp_pp_dp_mapping disable_mamba_mem_eff_path
+        high_priority_stream_groups disable_mamba_mem_eff_path
         disable_tp_comm_* tp_comm_bootstrap_backend tp_comm_overlap_cfg
         enable_gloo_process_groups disable_gloo_process_groups no_async_* attention_backend
         pad_vocab_size_to scatter_gather_tensors_in_pipeline

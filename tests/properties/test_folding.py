@@ -128,6 +128,9 @@ def changed_networks(draw: st.DrawFn, cluster: ClusterSpec) -> ClusterSpec:
     return cluster if degradation_problems(damaged_cluster) else damaged_cluster
 
 
+ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "pp-tp-dp-ep-cp")
+
+
 @st.composite
 def runs(draw: st.DrawFn, max_gpus: int = 64) -> RunSpec:
     tp = draw(st.sampled_from([1, 2, 4, 8]))
@@ -161,6 +164,7 @@ def runs(draw: st.DrawFn, max_gpus: int = 64) -> RunSpec:
         training={"recompute_granularity": draw(st.sampled_from(["none", "selective", "full"])),
                   "seq_length": draw(st.sampled_from([128, 1024]))},
         parallelism={"sequence_parallel": sequence, "tp_comm_overlap": overlap,
+                     "rank_order": draw(st.sampled_from(ORDERS)),
                      "pipeline_schedule": schedule, "overlap_p2p_communication": p2p,
                      "context_parallel_size": cp, "cp_comm_type": kind,
                      "hierarchical_context_parallel_sizes":

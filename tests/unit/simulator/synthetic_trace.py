@@ -85,4 +85,7 @@ def _finished(state: list[_Stage], ranks_per_stage: int) -> Trace:
         _add(stage, Span("dp", "gather parameters 0.0", "dp", 0.0, GATHER_S, chunk=0))
         spans = tuple(span for stream in stage.streams.values() for span in stream)
         ranks.append(RankTrace(s * ranks_per_stage, s, ranks_per_stage, spans))
-    return Trace("a <synthetic> run $x$", last_s + 2.0, len(state), tuple(ranks))
+    return Trace(
+        "a <synthetic> run $x$", last_s + 2.0, len(state), tuple(ranks),
+        stage_stride=ranks_per_stage,
+    )  # fmt: skip

@@ -13,6 +13,7 @@ from hardware.routing import hashing_share
 from hardware.spec import BackgroundJob, ClusterSpec, DegradedLink
 from hardware.topology import Topology
 from simulator.engine import Task
+from simulator.feeds import Feeds
 from simulator.placement import FoldedRanks, rank_gpus
 from simulator.simulate import Result, simulate
 from workloads.layout import RankGrid
@@ -276,3 +277,36 @@ def test_hashed_flows_bind_a_trunk_that_even_ones_do_not() -> None:
     assert hashed.capacity(up) == pytest.approx(16 * NIC * hashing_share(16, 16))
     assert hashed.capacity(up) < 0.4 * even.capacity(up)
     assert hashed.capacity(up) < many.capacity(up) < even.capacity(up)
+
+
+# rank order
+
+
+def test_pipelines_before_replicas_keep_transfers_inside_nodes() -> None:
+    """2 nodes, TP 2, PP 4, DP 2. By default stages are 4 ranks apart, so that stage 1 sends to the
+    other node; with replicas last each lies on a node, and gradients cross instead."""
+    cluster, sizes = small_cluster(2), {"tp": 2, "pp": 4, "dp": 2}
+    usual = FoldedRanks(cluster, RankGrid(**sizes), wraps=False)
+    replicas_last = FoldedRanks(cluster, RankGrid(**sizes, order="tp-cp-ep-pp-dp"), wraps=False)
+    for ranks, dp_nodes, crossing in ((usual, 1, [1]), (replicas_last, 2, [])):
+        assert ranks.shape("dp", 0).num_nodes == dp_nodes
+        sends = [ranks.transfers(c, 1e6) for c in range(len(ranks))]
+        rates = [t[True][0].rate_bytes_per_s for t in sends if True in t]
+        assert [c for c, rate in enumerate(rates) if rate == pytest.approx(NIC)] == crossing
+
+
+def test_arrows_of_a_trace_follow_the_order() -> None:
+    """Every rank unfolded: each pass of stage 1 is fed by the rank two before it."""
+    layout = {"rank_order": "tp-cp-ep-pp-dp"}
+    run = small_run(small_cluster(1), tp=2, pp=2, parallelism=layout)
+    trace = simulate(run, fold=False).trace
+    feeds = Feeds(trace)
+    found = {
+        (send.rank, rank.rank)
+        for rank in trace.ranks
+        for span in rank.spans
+        if span.category == "forward"
+        for send in [feeds.of(rank, span)]
+        if send is not None
+    }
+    assert found == {(0, 2), (1, 3), (4, 6), (5, 7)}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from small_models import layout
 
 from workloads.layout import Coordinates, RankGrid
+from workloads.spec import ParallelismSpec
 
 SIZES = st.integers(1, 4)
 GRIDS = st.builds(RankGrid, tp=SIZES, cp=SIZES, dp=SIZES, pp=SIZES, etp=st.just(1))
@@ -148,3 +149,29 @@ def test_embedding_group_needs_two_stages() -> None:
 def test_unknown_axis() -> None:
     with pytest.raises(ValueError, match="no axis 'sp'"):
         RankGrid().groups("sp")
+
+
+def test_pipelines_before_replicas_by_hand() -> None:
+    """TP 2, PP 4, DP 2 with --use-tp-pp-dp-mapping: each replica on 8 neighbouring ranks."""
+    spec = layout(2, 4).model_copy(update={"rank_order": "tp-cp-ep-pp-dp"})
+    grid = RankGrid.of(spec, 16)
+    assert grid.groups("pp").tolist() == [[i, i + 2, i + 4, i + 6] for i in (0, 1, 8, 9)]
+    assert grid.groups("dp").tolist() == [[i, i + 8] for i in range(8)]
+    assert grid.stages().tolist() == [0, 0, 1, 1, 2, 2, 3, 3] * 2
+    assert grid.neighbours(1, wraps=False).tolist()[:8] == [2, 3, 4, 5, 6, 7, -1, -1]
+    assert grid.stage_stride == 2
+    assert RankGrid.of(layout(2, 4), 16).stage_stride == 4
+
+
+@pytest.mark.parametrize("order", ["tp-cp-ep-pp-dp", "dp-tp-cp-ep-pp"])
+def test_stages_of_dense_layers_and_experts(order: str) -> None:
+    """TP 2, DP 4, PP 2; experts EP 4, 2 copies. Pipelines before replicas: a dense stage is 2
+    ranks, an experts' 1 x 4. Pipelines last: both are half of all."""
+    grid = RankGrid(tp=2, dp=4, pp=2, ep=4, etp=1, order=order)
+    assert grid.stages_agree == order.endswith("pp")
+
+
+@pytest.mark.parametrize("text", ["", "tp-dp-pp", "tp-cp-ep-dp-dp", "tp-cp-ep-dp-pp-tp", "TP"])
+def test_what_is_no_order(text: str) -> None:
+    with pytest.raises(ValueError, match="no order of all axes, such as tp-cp-ep-dp-pp"):
+        ParallelismSpec(rank_order=text)
