@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from simulator.importing import megatron_names as names
 from simulator.importing.arguments import Argument
+from simulator.importing.megatron_precision import READ, take_precision
 from simulator.importing.translation import Fate, Translation, choices, fields, has_field, path_of
 
 _ALIASES = {
@@ -102,37 +103,6 @@ def _check_model(t: Translation, program: str) -> None:
         anywhere = next(iter(t.arguments.values()), None)
         if anywhere is not None:
             t.problem(anywhere, f"{found[0]}.py trains another model than a GPT; not modelled")
-
-
-def _precision(t: Translation) -> None:
-    half, brain = t.take("fp16"), t.take("bf16")
-    named = t.take("precision")
-    if named is not None:  # NeMo: 16, bf16, bf16-mixed
-        kind = named.text.lower().partition("-")[0]
-        t.put(("training", "precision"), {"16": "fp16"}.get(kind, kind), named)
-    elif brain is not None or half is not None:
-        argument = brain or half
-        assert argument is not None
-        t.put(("training", "precision"), "bf16" if brain else "fp16", argument)
-    else:
-        why = "neither --bf16 nor --fp16 is given, and training in fp32 is not modelled"
-        t.assume(("training", "precision"), "bf16", why)
-    for name in ("fp8_format", "fp8", "fp4_format", "fp4"):
-        if t.peek(name) is not None:
-            precision = t.get("training", "precision")
-            t.assumed.append(
-                f"{precision} throughout: --{name.replace('_', '-')} is not modelled yet"
-            )
-    main = t.take("grad_reduce_in_bf16")
-    full = t.take("accumulate_allreduce_grads_in_fp32")
-    path = ("training", "accumulate_allreduce_grads_in_fp32")
-    if main is not None:
-        t.put(path, False, main)
-    elif full is not None:
-        t.put(path, True, full)
-    else:
-        kind = t.get("training", "precision") or "bf16"
-        t.default(path, kind == "bf16", f"Megatron-LM's default for {kind}")
 
 
 def _activation(t: Translation) -> None:
@@ -425,7 +395,7 @@ def _batch(t: Translation) -> None:
 
 
 SPELLED_OTHERWISE = (
-    "fp16", "bf16", "precision", "grad_reduce_in_bf16", "swiglu", "squared_relu", "activation",
+    *READ, "swiglu", "squared_relu", "activation",
     "activation_func", "disable_bias_linear", "bias", "share_embeddings_and_output_weights",
     "use_rotary_position_embeddings", "no_position_embedding", "group_query_attention",
     "recompute_activations", "checkpoint_activations", "activations_checkpoint",
@@ -441,7 +411,7 @@ SPELLED_OTHERWISE = (
 """Arguments that the rules read and that are no key of the run file."""
 
 RULES: tuple[Callable[[Translation], None], ...] = (
-    _precision, _activation, _biases, _embeddings, _groups, _norm, _recomputation, _attention,
+    take_precision, _activation, _biases, _embeddings, _groups, _norm, _recomputation, _attention,
     _chunks, _schedule, _fusions, _graphs, _rank_order, _host_layers, _sharding, _optimizer,
     _window, _experts, _rampup, _vocabulary,
 )  # fmt: skip

@@ -241,6 +241,8 @@ class Translation:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_shown(part)}" for key, part in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(str, value)) + "]"
     return str(value).lower() if isinstance(value, bool) else str(value)

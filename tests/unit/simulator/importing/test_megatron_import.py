@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import ConfigError
-from simulator.importing import megatron
+from simulator.importing import megatron, megatron_precision
 from simulator.importing.cluster_choice import ClusterOptions
 from simulator.importing.megatron_import import Imported, import_megatron
 from simulator.importing.translation import has_field
@@ -174,6 +174,31 @@ def test_half_precision_reduces_in_half(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("--fp8-format hybrid", ("hybrid", "delayed", 1, "most_recent", False)),
+        ("--fp8-format hybrid --fp8-amax-history-len 1024 --fp8-amax-compute-algo max",
+         ("hybrid", "delayed", 1024, "max", False)),
+        ("--fp8-format e4m3 --fp8-recipe blockwise --fp8-param-gather",
+         ("e4m3", "blockwise", 1024, "max", True)),
+        ("--fp4-format e2m1", ("e2m1", "nvfp4", 1024, "max", False)),
+    ],
+)  # fmt: skip
+def test_low_precision(
+    tmp_path: Path, arguments: str, expected: tuple[str, str, int, str, bool]
+) -> None:
+    """The run file's own defaults of delayed scales are not Megatron-LM's."""
+    options = ClusterOptions(gpu="b200")
+    result = of_arguments(tmp_path, f"{arguments} --use-distributed-optimizer", options)
+    low = result.run.training.low_precision
+    assert low is not None
+    found = (low.format, low.recipe, low.amax_history_len, low.amax_compute_algo, low.param_gather)
+    assert found == expected
+    assert result.run.training.accumulate_allreduce_grads_in_fp32
+    assert (result.unknown, result.not_modelled) == ((), ())
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("--hybrid-attention-ratio 0.1", "a hybrid of Mamba and attention is not modelled"),
@@ -185,6 +210,7 @@ def test_half_precision_reduces_in_half(tmp_path: Path) -> None:
         ("--tensor-model-parallel-size two", "'two' is not a whole number"),
         ("--tensor-model-parallel-size $TP",
          "$TP is not known from the script; give --env TP=VALUE"),
+        ("--fp8-format e5m2", "'e5m2' is not allowed; choose hybrid, e4m3"),
         ("--recompute-granularity some", "'some' is not allowed; choose none, selective, full"),
     ],
 )  # fmt: skip
@@ -326,8 +352,9 @@ def test_short_forms_as_argparse_has_them(tmp_path: Path) -> None:
 
 def test_names_that_rules_read_are_listed() -> None:
     """So that the nearest name is found among all of them."""
-    source = Path(megatron.__file__).read_text(encoding="utf-8")
-    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    sources = [Path(m.__file__).read_text(encoding="utf-8") for m in (megatron, megatron_precision)]
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
     taken = {
         argument.value
         for call in calls
