@@ -73,7 +73,7 @@ def test_arguments_in_the_notes_win_over_both() -> None:
 def test_unpublished_settings_become_several_specs() -> None:
     """Micro-batch of 1, 2 or 4; 8 layers on 2 stages in 1, 2 or 4 chunks; three recomputations.
 
-    8 sequences on one replica: 8 microbatches of 1, 4 of 2, 2 of 4, all multiples of 2 stages.
+    In two stages of four layers, micro-batches of one.
     """
     specs = run_specs(
         row(
@@ -90,7 +90,13 @@ def test_unpublished_settings_become_several_specs() -> None:
         )
         for s in specs
     }
-    assert len(tried) == len(specs) == 3 * 3 * 3
+    assert len(tried) == len(specs) == 3 * 3
+    assert {micro for micro, _, _ in tried} == {1}
+
+
+def test_unpublished_micro_batches_without_a_pipeline() -> None:
+    specs = run_specs(row(framework="Megatron-Core r0.8.0", precision="bf16", micro_batch_size=""))
+    assert {s.training.micro_batch_size for s in specs} == {1, 2, 4}
 
 
 def test_layout_from_the_notes() -> None:
