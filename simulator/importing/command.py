@@ -58,13 +58,13 @@ def megatron(
     json_: Json = None,
     quiet: Quiet = False,
 ) -> None:
-    """Make a run file of a Megatron-LM launch script, which is read and never run."""
+    """Make a run file of a launch script, without running it."""
     from simulator.importing.cluster_choice import ClusterOptions
     from simulator.importing.import_report import import_json, print_import
     from simulator.importing.megatron_import import import_megatron
 
     check_outputs(script, {"--output": output, "--json": json_})
-    options = ClusterOptions(gpu, node, fabric, num_nodes, gpus_per_node)
+    options = ClusterOptions(gpu, _named(node), _named(fabric), num_nodes, gpus_per_node)
     imported = import_megatron(Path(script), options, _environment(env), set_ or ())
     if json_ is not None:
         write_json(json_, import_json(imported))
@@ -85,7 +85,7 @@ def hf(
     json_: Json = None,
     quiet: Quiet = False,
 ) -> None:
-    """Make a model file, for `model:` of a run file, of a Hugging Face config.json."""
+    """Make a model file of a config.json of Hugging Face."""
     from simulator.importing.huggingface_import import import_huggingface
     from simulator.importing.import_report import import_json, print_import
 
@@ -96,6 +96,13 @@ def hf(
     if not quiet and json_ != "-":
         print_import(imported, summary_console(to_stderr=output is None))
     _write(output, imported.text, stdout_taken=json_ == "-")
+
+
+def _named(preset: str | None) -> str | None:
+    """A preset's name as it is; a path made absolute, since the run file may go elsewhere."""
+    if preset is None or not preset.endswith((".yaml", ".yml", ".json")):
+        return preset
+    return str(Path(preset).resolve())
 
 
 def _environment(pairs: list[str] | None) -> dict[str, str]:

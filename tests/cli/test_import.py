@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from simulator.loading import load_run
 from validation.cli import app
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +51,17 @@ def test_without_output_the_run_file_goes_to_stdout() -> None:
     quiet = run("import", "megatron", str(LAUNCH / "by_size.sh"), "--quiet")
     assert quiet.stdout.startswith("# Imported")
     assert quiet.stderr == ""
+
+
+def test_own_fabric_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative to where the command is run, wherever script and run file are."""
+    (tmp_path / "fabric.yaml").write_text("preset: ndr-fat-tree\noversubscription: 3\n")
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    script = str(LAUNCH / "by_size.sh")
+    done = run("import", "megatron", script, "--fabric", "fabric.yaml", "-o", "runs/run.yaml")
+    assert done.exit_code == 0, done.output
+    assert load_run("runs/run.yaml").cluster.fabric.oversubscription == 3
 
 
 def test_account_as_data() -> None:
