@@ -212,6 +212,9 @@ class ProfileSpec(Spec):
     """What the host takes to issue one operation of a layer (Python, autograd, launch: a kernel or
     a few): small kernels go at this pace. 0 where CUDA graphs replay them, and as shipped, since
     hosts differ: 60 us tells Megatron-LM on a DGX A100, 167 us our H200's slow host."""
+    launch_blocking: bool = False
+    """CUDA_LAUNCH_BLOCKING=1: the host issues an operation when the one before it has ended, so
+    that its time and the GPU's add up."""
     collective_check_s: Seconds = 0.0
     """What the host takes, per rank of the group, before it lets a collective go: PyTorch under
     TORCH_DISTRIBUTED_DEBUG=DETAIL gathers a fingerprint from every rank first

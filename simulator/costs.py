@@ -72,7 +72,7 @@ class Costs:
                 self._issue_s(layer.host_launches, parts, place)
                 for layer, parts in zip(order, held, strict=True)
             ]
-            paced = _at_host_pace(held, issue_s)
+            paced = _at_host_pace(held, issue_s, self.cluster.profile.launch_blocking)
             marks = tuple(accumulate(map(len, paced), initial=0))[:-1]
             self._profiles[key] = Profile(list(chain.from_iterable(paced)), marks)
         return self._profiles[key]
@@ -297,15 +297,17 @@ class Costs:
 
 
 def _at_host_pace(
-    layers: Sequence[tuple[Segment, ...]], issue_s: Sequence[float]
+    layers: Sequence[tuple[Segment, ...]], issue_s: Sequence[float], blocking: bool
 ) -> Sequence[tuple[Segment, ...]]:
     """Layers; where the host issues their operations more slowly than the GPU executes them, each
     layer begins with its share of the wait.
 
-    Over a pass only the totals count: the host runs ahead while the GPU is busy.
+    Over a pass only the totals count: the host runs ahead while the GPU is busy, unless launches
+    block it.
     """
     issuing_s = sum(issue_s)
-    wait_s = max(0.0, issuing_s - sum(s.duration_s for layer in layers for s in layer))
+    ahead_s = 0.0 if blocking else sum(s.duration_s for layer in layers for s in layer)
+    wait_s = max(0.0, issuing_s - ahead_s)
     if wait_s == 0.0:
         return layers
 

@@ -73,6 +73,7 @@ class Software:
     """How it divides layers over stages of one chunk."""
     host_operation_s: float = HOST_OPERATION_S
     """`ProfileSpec.host_operation_s`: how slowly its Python issues a layer's operations."""
+    launch_blocking: bool = False
     step_overhead_s: float = STEP_OVERHEAD_S
     """`ProfileSpec.step_overhead_s`: data, Python and logging between steps."""
     reserved_over_needed: float = 1.0
@@ -167,7 +168,9 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
         replace(
             MEGATRON_DEEPSPEED,
             name="Megatron-DeepSpeed with FlashAttention 2",
-            source="OpenLLM-France/Lucie-Training: CUDA_LAUNCH_BLOCKING=1, so nothing overlaps",
+            source="OpenLLM-France/Lucie-Training: CUDA_LAUNCH_BLOCKING=1, so nothing overlaps, "
+            "the host's work neither",
+            launch_blocking=True,
             attention_backend="flash",
             gpt_dropout=0.0,
         ),

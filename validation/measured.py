@@ -409,6 +409,7 @@ def _with_host(cluster: ClusterSpec, software: Software) -> ClusterSpec:
     profile = cluster.profile.model_copy(
         update={
             "host_operation_s": software.host_operation_s,
+            "launch_blocking": software.launch_blocking,
             "step_overhead_s": software.step_overhead_s,
             "host_copy_s": software.host_copy_s,
         }

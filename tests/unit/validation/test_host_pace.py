@@ -20,11 +20,13 @@ SMALL = LayerWork("small", (MemoryBound("copy", "elementwise", 1e3),) * 3, ())
 LARGE = LayerWork("large", (MemoryBound("copy", "elementwise", 1e9),), ())
 
 
-def seconds(layers: tuple[LayerWork, ...], pace_s: float) -> tuple[float, float]:
+def seconds(
+    layers: tuple[LayerWork, ...], pace_s: float, blocking: bool = False
+) -> tuple[float, float]:
     """Duration of a pass, and what of it waits for the host."""
     cluster = ClusterSpec(
         node=load_node("dgx-a100"), num_nodes=1, fabric=load_fabric("hdr-rail-optimized"),
-        profile=ProfileSpec(host_operation_s=pace_s),
+        profile=ProfileSpec(host_operation_s=pace_s, launch_blocking=blocking),
     )  # fmt: skip
     profile = Costs(cluster).pass_profile(layers, "forward", RankPlace())
     pieces = [p for s in profile.segments for p in s.pieces]
@@ -51,6 +53,16 @@ def test_the_host_runs_ahead_beside_a_long_kernel() -> None:
     short_s, _ = seconds((SMALL,), 0.0)
     total_s, _ = seconds((LARGE, SMALL), long_s / 2)
     assert total_s == pytest.approx(max(long_s + short_s, 4 * long_s / 2))
+
+
+def test_blocking_launches_add_up() -> None:
+    """Three issues of a millisecond and the kernels, however long they take."""
+    for layer in (SMALL, LARGE):
+        busy_s, _ = seconds((layer,), 0.0)
+        issues = len(layer.forward)
+        assert seconds((layer,), 1e-3, blocking=True) == (
+            pytest.approx(busy_s + issues * 1e-3), pytest.approx(issues * 1e-3),
+        )  # fmt: skip
 
 
 def test_a_graph_of_a_layer_is_one_launch() -> None:

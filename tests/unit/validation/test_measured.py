@@ -71,10 +71,8 @@ def test_arguments_in_the_notes_win_over_both() -> None:
 
 
 def test_unpublished_settings_become_several_specs() -> None:
-    """Micro-batch of 1, 2 or 4; 8 layers on 2 stages in 1, 2 or 4 chunks; three recomputations.
-
-    In two stages of four layers, micro-batches of one.
-    """
+    """Micro-batches of 1 in a pipeline; 8 layers on 2 stages in 1, 2 or 4 chunks; three
+    recomputations."""
     specs = run_specs(
         row(
             framework="Megatron-Core r0.8.0", precision="bf16", micro_batch_size="",
