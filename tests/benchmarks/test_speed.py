@@ -5,30 +5,42 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from measures import (
+    GPUS,
+    HEADLINE,
+    NUM_FLOWS,
+    ROOT,
+    fold_ranks,
+    pipeline_engine,
+    shared_flows,
+    simulate_command,
+    size_settings,
+    study_command,
+)
 
 from simulator.loading import load_run
 from simulator.simulate import simulate
-from simulator.symmetry import Hubs, fold
 
 pytestmark = pytest.mark.benchmark
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-HEADLINE = EXAMPLES / "gpt-462b-6144xh100.yaml"
+
+@pytest.mark.parametrize("num_gpus", GPUS)
+def test_process(benchmark: Any, num_gpus: int) -> None:
+    """From process start to exit, by GPUs."""
+    benchmark.pedantic(lambda: simulate_command(num_gpus), rounds=3, warmup_rounds=1)
 
 
-def test_headline_process(benchmark: Any, tmp_path: Path) -> None:
-    """From process start to exit, JSON out."""
-    command = [sys.executable, "-m", "simulator", "simulate", str(HEADLINE), "--quiet"]
-    benchmark.pedantic(
-        lambda: subprocess.run([*command, "--json", str(tmp_path / "out.json")], check=True),
-        rounds=5, warmup_rounds=1,
-    )  # fmt: skip
+@pytest.mark.parametrize("num_gpus", GPUS)
+def test_simulation(benchmark: Any, num_gpus: int) -> None:
+    """The simulation alone, by GPUs."""
+    run = load_run(HEADLINE, size_settings(num_gpus))
+    result = benchmark.pedantic(lambda: simulate(run), rounds=3, warmup_rounds=1)
+    benchmark.extra_info["operations"] = result.metrics["simulation"]["operations"]
 
 
 def test_headline_with_pictures(benchmark: Any, tmp_path: Path) -> None:
-    """The same with Gantt chart and Chrome trace."""
+    """The headline with Gantt chart and Chrome trace."""
     command = [sys.executable, "-m", "simulator", "simulate", str(HEADLINE), "--quiet"]
     pictures = ["--gantt", str(tmp_path / "step.png"), "--trace", str(tmp_path / "step.json")]
     benchmark.pedantic(
@@ -36,34 +48,41 @@ def test_headline_with_pictures(benchmark: Any, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("num_nodes", [768, 3072, 12288])
-def test_headline_layout_on_more_nodes(benchmark: Any, num_nodes: int) -> None:
-    """Same layout and microbatches, more replicas: 6,144 to 98,304 GPUs."""
-    batch = 3072 * num_nodes // 768
-    run = load_run(
-        HEADLINE, [f"cluster.num_nodes={num_nodes}", f"training.global_batch_size={batch}"]
+def test_study_of_100_points(benchmark: Any) -> None:
+    """A what-if study of the headline on 2 cores."""
+    benchmark.pedantic(lambda: study_command(100, 2), rounds=1)
+
+
+def test_loop(benchmark: Any) -> None:
+    """Operations of the event loop."""
+
+    def setup() -> tuple[tuple[Any], dict[str, Any]]:
+        engine, count = pipeline_engine()
+        benchmark.extra_info["operations"] = count
+        return (engine,), {}
+
+    benchmark.pedantic(lambda engine: engine.run(), setup=setup, rounds=5, warmup_rounds=1)
+
+
+def test_network(benchmark: Any) -> None:
+    """Flows that share links."""
+    benchmark.extra_info["flows"] = NUM_FLOWS
+    benchmark.pedantic(
+        lambda env: env.run(), setup=lambda: ((shared_flows(),), {}), rounds=5, warmup_rounds=1
     )
-    result = benchmark.pedantic(lambda: simulate(run), rounds=3, warmup_rounds=1)
-    benchmark.extra_info["operations"] = result.metrics["simulation"]["operations"]
 
 
-@pytest.mark.parametrize("replicas", [48, 768])
-def test_folding(benchmark: Any, replicas: int) -> None:
-    """Classes of 16 stages x 8 tensor ranks x so many replicas."""
-    grid = np.arange(16 * replicas * 8).reshape(16, replicas, 8)
-    tensor, data = grid.reshape(-1, 8), np.moveaxis(grid, 1, 2).reshape(-1, replicas)
-    families = [
-        Hubs(m, np.zeros(m.shape[1], np.int64), np.zeros(len(m), np.int64)) for m in (tensor, data)
-    ]
-    stages = np.repeat(np.arange(16), replicas * 8)
-    benchmark.pedantic(lambda: fold(stages, families), rounds=5, warmup_rounds=1)
+@pytest.mark.parametrize("num_ranks", [1024, 6144, 24_576, 98_304])
+def test_folding(benchmark: Any, num_ranks: int) -> None:
+    """Classes of so many ranks."""
+    benchmark.pedantic(lambda: fold_ranks(num_ranks), rounds=5, warmup_rounds=1)
 
 
 def test_unfolded_1024_ranks(benchmark: Any) -> None:
     """A small model on 1,024 GPUs, every rank simulated."""
     run = load_run(
-        EXAMPLES / "toy-2-nodes.yaml",
+        ROOT / "examples/toy-2-nodes.yaml",
         ["cluster.num_nodes=128", "training.global_batch_size=2048"],
-    )  # fmt: skip
+    )
     result = benchmark.pedantic(lambda: simulate(run, fold=False), rounds=1)
     benchmark.extra_info["operations"] = result.metrics["simulation"]["operations"]
