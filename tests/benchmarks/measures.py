@@ -1,6 +1,7 @@
 """What is measured: programs for the loop, flows for the network, groups to fold, runs by size."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -49,16 +50,31 @@ class Process:
     peak_bytes: float
 
 
+_CHILD = """
+import atexit, sys
+from pathlib import Path
+atexit.register(lambda: print(Path("/proc/self/status").read_text(), file=sys.stderr))
+from validation.cli import main
+main()
+"""
+"""The command; says at its end how much memory it had (ru_maxrss would count its parent's)."""
+
+
 def run_command(*arguments: str) -> Process:
     """Run `clustersim` in a process of its own."""
     began_s = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "validation", *arguments], cwd=ROOT)
+    process = subprocess.Popen(
+        [sys.executable, "-c", _CHILD, *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    said = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(f"{arguments} ended with {process.returncode}")
+    peak = re.search(r"VmHWM:\s+(\d+) kB", said)
+    if process.returncode or peak is None:
+        raise RuntimeError(f"{arguments} ended with {process.returncode}: {said}")
     wall_s = time.perf_counter() - began_s
-    return Process(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024.0)
+    return Process(wall_s, usage.ru_utime + usage.ru_stime, int(peak.group(1)) * 1024.0)
 
 
 def simulate_command(num_gpus: int) -> Process:

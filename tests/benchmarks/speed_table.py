@@ -16,6 +16,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 from measures import (
     GPUS,
     HEADLINE,
@@ -117,7 +118,7 @@ def draw(
 ) -> None:
     """Seconds against GPUs on the left, megabytes on the right."""
     with own_settings():
-        figure = Figure(figsize=(10.0, 3.8), dpi=DPI, facecolor="white", layout="constrained")
+        figure = Figure(figsize=(11.0, 3.8), dpi=DPI, facecolor="white", layout="constrained")
         FigureCanvasAgg(figure)
         left, right = figure.subplots(1, 2)
         for name, seconds, kind in (
@@ -134,7 +135,9 @@ def draw(
         right.set_ylabel("peak memory (MB)")
         for axes in (left, right):
             axes.set_xscale("log", base=10)
-            axes.set_ylim(bottom=0.0)
+            axes.set_xticks(GPUS, [f"{n:,}" for n in GPUS])
+            axes.xaxis.set_minor_locator(NullLocator())
+            axes.set_ylim(0.0, 1.08 * axes.get_ylim()[1])
             axes.set_xlabel("GPUs simulated")
             axes.grid(color="#dddddd", linewidth=0.6)
             axes.spines[["top", "right"]].set_visible(False)
