@@ -169,8 +169,10 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
             MEGATRON_DEEPSPEED,
             name="Megatron-DeepSpeed with FlashAttention 2",
             source="OpenLLM-France/Lucie-Training: CUDA_LAUNCH_BLOCKING=1, so nothing overlaps, "
-            "the host's work neither",
+            "the host's work neither; bf16 with DeepSpeed's bf16_optimizer.py, whose gradients are "
+            "accumulated and all-reduced in fp32",
             launch_blocking=True,
+            accumulate_allreduce_grads_in_fp32=True,
             attention_backend="flash",
             gpt_dropout=0.0,
         ),
