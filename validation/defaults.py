@@ -170,9 +170,10 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
             name="Megatron-DeepSpeed with FlashAttention 2",
             source="OpenLLM-France/Lucie-Training: CUDA_LAUNCH_BLOCKING=1, so nothing overlaps, "
             "the host's work neither; bf16 with DeepSpeed's bf16_optimizer.py, whose gradients are "
-            "accumulated and all-reduced in fp32",
+            "accumulated and all-reduced in fp32; Megatron-LM fuses SwiGLU from core 0.4 on",
             launch_blocking=True,
             accumulate_allreduce_grads_in_fp32=True,
+            bias_activation_fusion=False,
             attention_backend="flash",
             gpt_dropout=0.0,
         ),
@@ -331,8 +332,10 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
         r"PaddlePaddle",
         Software(
             "PaddlePaddle 2.5",
-            "FlagOpen/FlagPerf, training/nvidia: PaddleNLP with flash-attn, no overlap",
+            "FlagOpen/FlagPerf, training/nvidia: PaddleNLP with flash-attn, no overlap; SiLU and "
+            "product of its LLaMA are kernels of their own",
             sequence_parallel=False,
+            bias_activation_fusion=False,
             accumulate_allreduce_grads_in_fp32=False,
             gradient_accumulation_fusion=False,
             async_tensor_model_parallel_allreduce=False,
