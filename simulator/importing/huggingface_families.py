@@ -81,7 +81,7 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3_moe": Family({**SIZES, **EXPERTS}, _LLAMA, lacks=_QK_NORM),
     "deepseek_v2": Family({**SIZES, **EXPERTS, **LATENT}, _LATENT),
     "deepseek_v3": Family({**SIZES, **EXPERTS, **LATENT}, _LATENT),
-    "gpt_oss": Family({**SIZES, **EXPERTS}, {**_LLAMA, "add_bias_linear": True}),
+    "gpt_oss": Family({**SIZES, **EXPERTS}, _LLAMA, lacks={"biases": "biases of linear layers"}),
     "gemma": Family(SIZES, _GEMMA, tied=True),
     "gemma2": Family(SIZES, _GEMMA, tied=True, lacks={"post_norms": "norms after each block"}),
     "gemma3_text": Family(
@@ -157,7 +157,7 @@ NOT_MODELLED: Mapping[str, str] = {
     "attention that sees a window of the sequence only": "sliding_window* layer_types",
     "layers without experts": "first_k_dense_replace decoder_sparse_step mlp_only_layers",
     "blocks of attention and MLP beside each other": "use_parallel_residual",
-    "more heads that predict further tokens": "num_nextn_predict_layers",
+    "layers that predict further tokens": "num_nextn_predict_layers",
     "biases of queries, keys and values": "attention_bias",
 }
 """What it concerns -> keys that change the step and are not modelled."""

@@ -119,11 +119,6 @@ def _arguments(tree: Located) -> dict[str, Argument]:
 
 def _translate(t: Translation, family: hugging.Family) -> None:
     lacking: dict[str, Argument] = {}
-    if (heads := t.take("num_nextn_predict_layers")) is not None:
-        if has_field("mtp_num_layers") and (text := t.value(heads)) is not None:
-            t.put(("model", "mtp_num_layers"), text, heads)
-        else:
-            t.arguments[heads.name] = heads
     for key, name in family.sizes.items():
         argument = t.take(key)
         if argument is None:

@@ -47,15 +47,15 @@ def translate(translation: Translation, program: str) -> None:
     _complete_names(translation)
     for rule in RULES:
         rule(translation)
+    _drop_idle(translation)
     translation.take_fields()
     for finish in FINISHES:
         finish(translation)
-    _drop_idle(translation)
     translation.sort_rest(names.IGNORED, names.NOT_MODELLED, _all_names())
 
 
 _IDLE = (
-    (("moe_", "expert_"), ("num_experts",), "of experts, which this model does not have"),
+    (("moe_",), ("num_experts",), "of experts, which this model does not have"),
     (("fp8_", "no_fp8_", "fp4_"), ("fp8", "fp8_format", "fp4", "fp4_format"), "of fp8, not used"),
 )
 """Beginnings of names, the arguments without which they do nothing, and so why they are ignored."""
@@ -339,6 +339,12 @@ def _experts(t: Translation) -> None:
             t.put(path_of(name), otherwise, t.arguments.pop(name))
 
 
+def _further_tokens(t: Translation) -> None:
+    """Layers of multi-token prediction, which the run file may have but nothing prices yet."""
+    if (argument := t.take("mtp_num_layers")) is not None and argument.text != "0":
+        t.not_modelled.append(Fate(argument, "layers that predict further tokens: left out"))
+
+
 def _rampup(t: Translation) -> None:
     if (argument := t.take("rampup_batch_size")) is not None:
         t.assumed.append("the batch size is the final one: its ramp-up is not simulated")
@@ -405,7 +411,7 @@ SPELLED_OTHERWISE = (
     "zero_bubble_v_schedule", "enable_zero_bubble", "use_torch_fsdp2", "zero_stage",
     "use_megatron_fsdp", "use_custom_fsdp", "data_parallel_sharding_strategy", "optimizer",
     "rampup_batch_size", "step_batch_size_schedule", "padded_vocab_size",
-    "extra_vocab_size", "pad_vocab_size_to", "use_tp_pp_dp_mapping",
+    "extra_vocab_size", "pad_vocab_size_to", "mtp_num_layers", "use_tp_pp_dp_mapping",
     "tokenizer_type", "tokenizer_model", "tokenizer_name_or_path", "vocab_file",
 )  # fmt: skip
 """Arguments that the rules read and that are no key of the run file."""
@@ -413,7 +419,7 @@ SPELLED_OTHERWISE = (
 RULES: tuple[Callable[[Translation], None], ...] = (
     take_precision, _activation, _biases, _embeddings, _groups, _norm, _recomputation, _attention,
     _chunks, _schedule, _fusions, _graphs, _rank_order, _host_layers, _sharding, _optimizer,
-    _window, _experts, _rampup, _vocabulary,
+    _window, _experts, _further_tokens, _rampup, _vocabulary,
 )  # fmt: skip
 """What comes before the arguments that name a key of the run file."""
 
