@@ -30,12 +30,11 @@ def run_in_processes(tasks: Iterable[Task], processes: int) -> Iterator[Done]:
     running: dict[Future[Outcome], Task] = {}
     try:
         while True:
-            for task in islice(waiting, _AHEAD * processes - len(running)):
-                running[pool.submit(_evaluate_and_clean, task)] = task
-            if not running:
+            more = islice(waiting, _AHEAD * processes - len(running))
+            lost = _hand_out(pool, more, running)
+            if not running and not lost:
                 return
-            lost: list[Task] = []
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+            for future in () if lost else wait(running, return_when=FIRST_COMPLETED).done:
                 task, outcome = running.pop(future), _outcome(future)
                 if outcome is None:
                     lost.append(task)
@@ -47,6 +46,18 @@ def run_in_processes(tasks: Iterable[Task], processes: int) -> Iterator[Done]:
                 running, pool = {}, _pool(processes)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _hand_out(
+    pool: ProcessPoolExecutor, tasks: Iterable[Task], running: dict[Future[Outcome], Task]
+) -> list[Task]:
+    """Give tasks to the pool, and back what it does not take because it broke meanwhile."""
+    for task in tasks:
+        try:
+            running[pool.submit(_evaluate_and_clean, task)] = task
+        except BrokenProcessPool:
+            return [task]
+    return []
 
 
 def _outcome(future: Future[Outcome]) -> Outcome | None:
@@ -62,6 +73,13 @@ def _one_by_one(tasks: Iterable[Task]) -> Iterator[Done]:
         with _pool(1) as pool:
             outcome = _outcome(pool.submit(_evaluate_and_clean, task))
         yield task, outcome or Outcome("failed", "its process died: killed, or out of memory")
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _pool(processes: int) -> ProcessPoolExecutor:

@@ -14,7 +14,7 @@ from simulator.loading import check_readable
 from simulator.study.evaluate import Outcome, Task
 from simulator.study.fingerprint import program_fingerprint
 from simulator.study.points import Point, Scalar, load_point, own_values
-from simulator.study.processes import Done, run_in_processes
+from simulator.study.processes import Done, num_cores, run_in_processes
 from simulator.study.store import Key, Store, Stored
 from simulator.study.varied import Setting, Varied, combine
 
@@ -71,7 +71,7 @@ def run_study(
     settings = combine(study.varied, study.zipped)
     check_readable(study.run_file)
     if execute is None:
-        execute = partial(run_in_processes, processes=os.cpu_count() or 1)
+        execute = partial(run_in_processes, processes=num_cores())
     return _Running(study, settings, store, progress).run(execute)
 
 

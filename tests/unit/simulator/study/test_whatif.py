@@ -1,7 +1,9 @@
 """A study from end to end: what is simulated, what is remembered, what is noticed."""
 
+import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -161,20 +163,20 @@ def test_processes_give_what_one_gives(run_file: Path) -> None:
     assert {t.number: o.result for t, o in run_in_processes(asked, 1)} == here
 
 
-def test_a_process_that_dies_loses_no_point(run_file: Path) -> None:
-    """The first outcome's process is killed while others wait: they are simulated again."""
-    import multiprocessing
-
+@pytest.mark.parametrize("pause_s", [0.0, 1.0], ids=["at once", "before the next is handed out"])
+def test_a_process_that_dies_loses_no_point(run_file: Path, pause_s: float) -> None:
+    """After the first outcome its processes are killed while others wait: all are simulated."""
     before = set(multiprocessing.active_children())
-    asked, numbers = tasks(run_file, 8), []
+    asked, numbers = tasks(run_file, 12), []
     for task, outcome in run_in_processes(asked, 2):
         assert outcome.status == "ok"
         if not numbers:
-            mine = [child for child in multiprocessing.active_children() if child not in before]
-            assert mine[0].pid is not None
-            os.kill(mine[0].pid, signal.SIGKILL)
+            for child in set(multiprocessing.active_children()) - before:
+                assert child.pid is not None
+                os.kill(child.pid, signal.SIGKILL)
+            time.sleep(pause_s)
         numbers.append(task.number)
-    assert sorted(numbers) == list(range(8))
+    assert sorted(numbers) == list(range(12))
 
 
 def test_a_fault_of_the_program_is_a_row(run_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
