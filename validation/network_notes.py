@@ -12,8 +12,8 @@ inside a node runs at 425 GB/s instead of 458. Such a bandwidth tells nothing of
 is then taken as the catalog has it.
 
 Runs marked after_pp_fix=False are from before the authors mended their pipeline; what it was is not
-published. Their transfers between nodes take a quarter of a second at each end, whatever is sent,
-and so do those of the few jobs whose GPUs of one node met over the network.
+published. In checked jobs their transfers between nodes take a quarter of a second at each end,
+whatever is sent, and so do those of the few jobs whose GPUs of one node met over the network.
 """
 
 import re
@@ -64,7 +64,8 @@ def with_noted_network(cluster: ClusterSpec, row: Mapping[str, str]) -> ClusterS
     if inside is not None and cluster.node.gpus_per_node > 1:
         known["nvlink_efficiency"] = _efficiency(cluster, "all_reduce", 1, inside)
     broken = inside is not None and inside <= BROKEN_BYTES_PER_S
-    if broken or ("after_pp_fix=False" in row["notes"] and cluster.num_nodes > 1):
+    unmended = checked and "after_pp_fix=False" in row["notes"] and cluster.num_nodes > 1
+    if broken or unmended:
         known["host_transfer_s"] = SLOW_TRANSFER_S
     profile = cluster.profile.model_copy(update=known)
     return cluster.model_copy(update={"profile": profile})

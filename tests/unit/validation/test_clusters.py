@@ -113,6 +113,7 @@ def test_jobs_with_slow_transfers() -> None:
     for notes, num_gpus, seconds in (
         (f"after_pp_fix=False; {rates} 425/241/240", "64", SLOW_TRANSFER_S),
         (f"after_pp_fix=False; {rates} 425/241/240", "8", 0.0),
+        (f"after_pp_fix=False; {rates} 458/263/262", "64", 0.0),
         (f"after_pp_fix=True; {rates} 425/241/240", "64", 0.0),
         (f"after_pp_fix=True; {rates} 45.2/41.8/42.8", "8", SLOW_TRANSFER_S),
     ):
