@@ -18,6 +18,12 @@ from hardware.attention_roofline import (
     FLASH_1_OVER_2,
     attention_roofline_s,
 )
+from hardware.grouped_gemm import (
+    grouped_rates,
+    grouped_roofline_s,
+    grouped_shape,
+    read_grouped,
+)
 from hardware.kernel_tables import (
     Reading,
     attention_places,
@@ -89,6 +95,36 @@ class KernelModel:
                 raise ValueError(f"unknown GEMM kind {kind!r}; choose fwd, dgrad or wgrad")
             _check_sizes(m=m, n=n, k=k, batch=batch)
             self._known[key] = self._price(dtype, kind, (batch, m, n, k), accumulate_fp32)
+        return self._known[key]
+
+    def grouped_gemm(
+        self,
+        groups: int,
+        m: int,
+        n: int,
+        k: int,
+        kind: GemmKind,
+        dtype: str = "bf16",
+        accumulate_fp32: bool = False,
+    ) -> KernelTime:
+        """`groups` products in one grouped launch, tokens divided evenly among them: m of all
+        together, or for wgrad k.
+
+        Raises `ValueError` as `gemm` does.
+        """
+        key = ("grouped", groups, m, n, k, kind, dtype, accumulate_fp32)
+        if key not in self._known:
+            if kind not in ("fwd", "dgrad", "wgrad"):
+                raise ValueError(f"unknown GEMM kind {kind!r}; choose fwd, dgrad or wgrad")
+            _check_sizes(groups=groups, m=m, n=n, k=k)
+            shape = grouped_shape(kind, groups, m, n, k)
+            rates = grouped_rates(self.gpu.architecture)
+            chip = _chip(self.gpu, dtype)
+            seconds = float(grouped_roofline_s(chip, rates, np.array([shape]), accumulate_fp32)[0])
+            time = KernelTime(seconds, "roofline")
+            if self.gpu.architecture == "hopper":
+                time = self._corrected(seconds, read_grouped(kind, shape), True)
+            self._known[key] = time
         return self._known[key]
 
     def attention(

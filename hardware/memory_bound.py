@@ -50,7 +50,8 @@ NAMES = (
     "layernorm_fwd", "layernorm_bwd", "rmsnorm_fwd", "rmsnorm_bwd", "elementwise", "bias_grad",
     "rotary", "softmax_fwd", "softmax_bwd", "dropout", "embedding_fwd", "embedding_bwd",
     "adam", "grad_norm", "quantize_delayed", "quantize_tensorwise", "quantize_blockwise",
-    "quantize_blockwise_weight", *OVER_ELEMENTWISE,
+    "quantize_blockwise_weight", "router", "permute", "unpermute", "permute_select",
+    "permute_index_add", "unpermute_scatter_add", *OVER_ELEMENTWISE,
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from hardware.contention import CONTENTION, MEMORY_BOUND_SHARE, gemm_slowdown
 from hardware.host import adam_time_s, collective_check_s, copy_cost
 from hardware.kernels import KernelModel, KernelTime, kernel_model
 from hardware.spec import ClusterSpec, with_nvlink_share
+from hardware.token_exchange import token_exchange_cost
 from simulator.overlap import concurrent_s, pipelined_s, ring_exchange_s
 from simulator.placement import GroupPlace, RankPlace
 from simulator.profile import Profile, Segment, Slowdown
@@ -24,11 +25,13 @@ from workloads.operations import (
     Collective,
     Compute,
     Gemm,
+    GroupedGemm,
     LayerWork,
     MemoryBound,
     Operation,
     Overlapped,
     Ring,
+    expert_parameters,
 )
 from workloads.passes import Direction
 
@@ -83,7 +86,7 @@ class Costs:
         if launches is not None:
             return min(launches, len(parts)) * each_s
         checks_s = sum(self.check_s(place.group(part.axis)) for part in parts if part.axis)
-        return len(parts) * each_s + checks_s
+        return sum(part.launches for part in parts) * each_s + checks_s
 
     def _layer(
         self, layer: LayerWork, direction: Direction, place: RankPlace
@@ -93,7 +96,9 @@ class Costs:
         if direction == "backward_weight":
             return self.segments(weight_part(layer), "backward_weight", place)
         again = tuple(
-            replace(segment, parameters=0)  # run again, they complete no gradient
+            replace(
+                segment, parameters=0, expert_parameters=0
+            )  # run again, they complete no gradient
             for segment in self.segments(layer.recompute, "recompute", place)
         )
         rest = layer.backward if direction == "backward" else input_part(layer)
@@ -137,6 +142,8 @@ class Costs:
         if op.kind == "ring_hop":
             near = group.shape.num_nodes == 1
             return point_to_point(op.num_bytes, near, node, nic_rate, group.hop_latency_s)
+        if op.kind == "token_exchange":
+            return token_exchange_cost(op.num_bytes, op.choices, group.shape, node, nic_rate)
         return collective_cost(op.kind, op.num_bytes, group.shape, node, nic_rate)
 
     def data_parallel(self, op: Collective, group: GroupPlace, num_weights: int) -> CollectiveCost:
@@ -175,8 +182,9 @@ class Costs:
             return self._ring(op, category, place)
         priced = self._compute(op, category, place.speed)
         return Segment(
-            (priced.piece,), priced.piece.duration_s, priced.slowed_s, parameters=op.parameters
-        )
+            (priced.piece,), priced.piece.duration_s, priced.slowed_s, parameters=op.parameters,
+            expert_parameters=expert_parameters(op), launches=_launches(op),
+        )  # fmt: skip
 
     def _collective(self, op: Collective, group: GroupPlace) -> Segment:
         cost = self.exchange(op, group)
@@ -212,7 +220,7 @@ class Costs:
         exposed_on_link = _by_link(group.shape, min(moving_s, exposed.duration_s))
         return Segment(
             pieces, total_s, slowed_s, *exposed_on_link, op.parameters, op.collective.axis,
-            cost.wire_bytes, comm_s,
+            cost.wire_bytes, comm_s, expert_parameters(op), sum(map(_launches, op.compute)),
         )  # fmt: skip
 
     def _ring(self, op: Ring, category: Category, place: RankPlace) -> Segment:
@@ -272,6 +280,9 @@ class Costs:
             time = self._kernels.gemm(
                 op.m, op.n, op.k, op.kind, op.dtype, op.batch, op.accumulate_fp32
             )
+        elif isinstance(op, GroupedGemm):
+            kind, share = "gemm", 1.0
+            time = self._grouped(op)
         elif isinstance(op, Attention):
             kind, share = "attention", 1.0
             time = self._kernels.attention(
@@ -285,15 +296,34 @@ class Costs:
         seconds = self._seconds(op, time) / speed
         return PricedCompute(Piece(op.name, category, kind, seconds), seconds * share)
 
+    def _grouped(self, op: GroupedGemm) -> KernelTime:
+        """One grouped launch; or a launch for each expert, over its even share of the tokens."""
+        if not op.sequential and op.groups > 1:
+            return self._kernels.grouped_gemm(
+                op.groups, op.m, op.n, op.k, op.kind, op.dtype, op.accumulate_fp32
+            )
+        rows, depth = op.m, op.k
+        if op.kind == "wgrad":
+            depth = -(-op.k // op.groups)
+        else:
+            rows = -(-op.m // op.groups)
+        one = self._kernels.gemm(rows, op.n, depth, op.kind, op.dtype, 1, op.accumulate_fp32)
+        return KernelTime(one.seconds * op.groups, one.source)
+
     def _seconds(self, op: Compute, time: KernelTime) -> float:
         if time.source != "measured":
             self.guessed.setdefault(time.source, set()).add(op.name)
         profile = self.cluster.profile
-        if isinstance(op, Gemm):
+        if isinstance(op, Gemm | GroupedGemm):
             return time.seconds / profile.gemm_efficiency
         if isinstance(op, Attention):
             return time.seconds / profile.attention_efficiency
         return time.seconds / profile.memory_bound_efficiency
+
+
+def _launches(op: Compute) -> int:
+    """What the host issues for an operation."""
+    return op.groups if isinstance(op, GroupedGemm) and op.sequential else 1
 
 
 def _at_host_pace(

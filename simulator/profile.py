@@ -47,6 +47,10 @@ class Segment:
     """Bytes that the collective sends."""
     traffic_s: float = 0.0
     """Seconds it runs, covered by compute or not."""
+    expert_parameters: int = 0
+    """As `parameters`, weights of experts."""
+    launches: int = 1
+    """Operations that the host issues for it."""
 
     @property
     def synchronizes(self) -> bool:
@@ -61,7 +65,8 @@ class Profile:
     """Segments end to end. Positions are undisturbed seconds from the start."""
 
     __slots__ = (
-        "_clocks", "_compute", "_link", "_network", "bounds_s", "marks", "parameters", "segments",
+        "_clocks", "_compute", "_link", "_network", "bounds_s", "expert_parameters", "marks",
+        "parameters", "segments",
     )  # fmt: skip
 
     def __init__(self, segments: Sequence[Segment], marks: Sequence[int] = ()) -> None:
@@ -74,6 +79,9 @@ class Profile:
         self._network = _running(s.network_s for s in segments)
         self._clocks: dict[Slowdown, tuple[float, ...]] = {}
         self.parameters = tuple(accumulate((s.parameters for s in segments), initial=0))
+        self.expert_parameters = tuple(
+            accumulate((s.expert_parameters for s in segments), initial=0)
+        )
 
     @property
     def duration_s(self) -> float:

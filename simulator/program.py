@@ -8,7 +8,7 @@ exchange has one member per class of the ranks that take part in it.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from hardware.collectives import CollectiveCost
@@ -23,7 +23,7 @@ from simulator.profile import QUIET, Profile, Segment, Slowdown
 from simulator.trace import Category, communication_kind
 from workloads.graph import DeferredHead, StageWork, StepWork
 from workloads.memory import KEPT_WHOLE
-from workloads.operations import Collective, CollectiveKind, LayerWork, Operation
+from workloads.operations import Axis, Collective, CollectiveKind, LayerWork, Operation
 from workloads.passes import Direction, Pass, Route, pass_input
 
 MAX_TASKS = 20_000_000
@@ -151,6 +151,25 @@ class _Maker:
 _NOTHING = CollectiveCost(0.0, 0.0, float("inf"), "none", "none", 0)
 
 
+class _Buffer(NamedTuple):
+    """Weights whose copies lie along one axis: those of experts, or all others."""
+
+    name: str
+    axis: Axis
+    """All copies, and
+    shard_axis, those among which optimizer state is shared out."""
+    shard_axis: Axis
+    buckets: tuple[tuple[int, ...], ...]
+    """Parameters of each bucket of each chunk, and
+    weights, the tensors that they are."""
+    weights: tuple[tuple[int, ...], ...]
+    experts: bool = False
+
+    def cumulative(self, profile: Profile) -> Sequence[int]:
+        """Weights read, or gradients completed, up to each bound of a pass."""
+        return profile.expert_parameters if self.experts else profile.parameters
+
+
 class _RankBuilder:
     """One class's streams, filled from the first task to the last."""
 
@@ -172,11 +191,12 @@ class _RankBuilder:
         self.sends: dict[str, list[Task]] = {"pp_next": [], "pp_prev": []}
         self.host = HostStreams(builder.costs)
         self.host_transfer = builder.costs.host_transfer()
-        self.gathers: dict[int, list[Task]] = {}
+        self.gathers: dict[tuple[str, int], list[Task]] = {}
         self.profiles: dict[tuple[Direction, int, bool], Profile] = {}
         self.bounds: dict[Profile, dict[int, list[str]]] = {}
         self.goals: dict[tuple[Direction, int], bool | None] = {}
         self.dp_size = self.folded.shape("dp", c).num_ranks
+        self.buffers = self._buffers()
         self.transfers = self.folded.transfers(c, builder.work.boundary_bytes)
         self.transfer_slowdown = QUIET
         if self.transfers and self.parallel.overlap_p2p_communication:
@@ -185,8 +205,7 @@ class _RankBuilder:
 
     def build(self) -> Rank:
         shards_weights = self.optimizer.shards_weights
-        shared_out = self.folded.shape("dp_shard", self.c).num_ranks > 1
-        if shared_out and self.optimizer.overlap_param_gather and not shards_weights:
+        if self.optimizer.overlap_param_gather and not shards_weights:
             self._gather_ahead()
         final = {step.chunk: step for step in self.work.order if step.completes_gradients}
         joined: Pass | None = None
@@ -219,30 +238,31 @@ class _RankBuilder:
     def _forward(self, step: Pass, first: bool) -> None:
         profile = self._profile(step)
         needs: dict[int, list[Task]] = {}
-        if first and step.chunk in self.gathers:
-            starts = self._first_use(profile, self.work.buckets[step.chunk])
-            for start, gather in zip(starts, self.gathers[step.chunk], strict=True):
+        for buffer in self.buffers if first else ():
+            if (buffer.name, step.chunk) not in self.gathers:
+                continue
+            starts = _first_use(buffer.cumulative(profile), buffer.buckets[step.chunk])
+            for start, gather in zip(starts, self.gathers[buffer.name, step.chunk], strict=True):
                 needs.setdefault(start, []).append(gather)
         self._run(step, profile, {at: partial(tuple, tasks) for at, tasks in needs.items()}, {})
 
     def _backward(self, step: Pass, last: bool) -> None:
         profile = self._profile(step)
-        buckets = self.work.buckets[step.chunk]
-        closing: dict[int, list[int]] = {}
+        closing: dict[int, list[tuple[_Buffer, int]]] = {}
         scatters = self.optimizer.shards_gradients and step.completes_gradients
         early = last and self._reduces_early and not self._waits_for_deferred(step.chunk)
-        if self.dp_size == 1 or not (scatters or early):
+        if not self.buffers or not (scatters or early):
             self._run(step, profile, {}, {})
             return
-        total = 0
-        for i, parameters in enumerate(buckets):
-            total += parameters
-            closing.setdefault(_reaches(profile.parameters, total), []).append(i)
+        for buffer in self.buffers:
+            cumulative = buffer.cumulative(profile)
+            for i, total in enumerate(accumulate(buffer.buckets[step.chunk])):
+                closing.setdefault(_reaches(cumulative, total), []).append((buffer, i))
         each = f" of {_title(step)}" if scatters else ""
 
-        def reduce(closed: Sequence[int]) -> None:
-            for i in closed:
-                self._reduce(step.chunk, i, each)
+        def reduce(closed: Sequence[tuple[_Buffer, int]]) -> None:
+            for buffer, i in closed:
+                self._reduce(buffer, step.chunk, i, each)
 
         after = {bound: partial(reduce, closed) for bound, closed in closing.items()}
         self._run(step, profile, {}, after)
@@ -271,7 +291,9 @@ class _RankBuilder:
         def after(i: int) -> None:
             if not forward:
                 bucket = units[i].bucket
-                reduced.append(self._reduce(step.chunk, bucket, f" of {_title(step)}"))
+                reduced.append(
+                    self._reduce(self.buffers[0], step.chunk, bucket, f" of {_title(step)}")
+                )
 
         self._run(
             step, profile,
@@ -281,7 +303,7 @@ class _RankBuilder:
 
     @property
     def _reduces_early(self) -> bool:
-        return self.dp_size > 1 and self.optimizer.overlap_grad_reduce
+        return bool(self.buffers) and self.optimizer.overlap_grad_reduce
 
     def _waits_for_deferred(self, chunk: int) -> bool:
         return self.work.deferred is not None and chunk == len(self.work.chunks) - 1
@@ -295,8 +317,9 @@ class _RankBuilder:
         self.compute.append(task)
         chunk = len(self.work.chunks) - 1
         if self._reduces_early:
-            for bucket in range(len(self.work.buckets[chunk])):
-                self._reduce(chunk, bucket)
+            for buffer in self.buffers:
+                for bucket in range(len(buffer.buckets[chunk])):
+                    self._reduce(buffer, chunk, bucket)
 
     def _profile(self, step: Pass) -> Profile:
         kind = step.direction, step.chunk, self.work.defers(step)
@@ -304,18 +327,6 @@ class _RankBuilder:
             layers = self.work.pass_layers(step)
             self.profiles[kind] = self.b.costs.pass_profile(layers, step.direction, self.place)
         return self.profiles[kind]
-
-    @staticmethod
-    def _first_use(profile: Profile, buckets: Sequence[int]) -> list[int]:
-        """Bound before the segment that first reads each bucket, in forward order.
-
-        Buckets fill in the order of backward, so the last of them holds the first parameters.
-        """
-        starts, before = [], 0
-        for parameters in reversed(buckets):
-            starts.append(max(0, _reaches(profile.parameters, before + 1) - 1))
-            before += parameters
-        return starts
 
     def _run(
         self,
@@ -433,26 +444,42 @@ class _RankBuilder:
             self.goals[kind] = None if none else self.b.goes_next(step)
         return self.goals[kind]
 
+    def _buffers(self) -> tuple["_Buffer", ...]:
+        """Buffers whose weights this class shares with other ranks."""
+        dense = _Buffer("", "dp", "dp_shard", self.work.buckets, self.work.bucket_weights)
+        held = self.work.expert_buckets
+        experts = _Buffer(
+            "expert ", "edp", "edp",
+            tuple(tuple(b.parameters for b in chunk) for chunk in held),
+            tuple(tuple(b.num_weights for b in chunk) for chunk in held),
+            True,
+        )  # fmt: skip
+        buffers = (dense, experts) if self.work.expert_parameters else (dense,)
+        return tuple(b for b in buffers if self.folded.shape(b.axis, self.c).num_ranks > 1)
+
     def _gather_ahead(self) -> None:
         """Queue the parameter all-gathers, in the order in which forward first reads them."""
-        for chunk, buckets in enumerate(self.work.buckets):
-            self.gathers[chunk] = []
-            for i in reversed(range(len(buckets))):
-                self._data_parallel(self.dp, "all_gather", chunk, i, f"{chunk}.{i}")
-                self.gathers[chunk].append(self.dp[-1])
+        for chunk in range(len(self.work.chunks)):
+            for buffer in self.buffers:
+                if self.folded.shape(buffer.shard_axis, self.c).num_ranks == 1:
+                    continue
+                queued = self.gathers[buffer.name, chunk] = list[Task]()
+                for i in reversed(range(len(buffer.buckets[chunk]))):
+                    self._data_parallel(buffer, self.dp, "all_gather", chunk, i, f"{chunk}.{i}")
+                    queued.append(self.dp[-1])
 
     def _gather(self, step: Pass, bucket: int, needs: tuple[Task, ...]) -> tuple[Task, ...]:
         """Gather one layer's weights for a pass; nothing where a rank has them whole."""
         before = len(self.dp)
-        label = f"{step.chunk}.{bucket} for {_title(step)}"
-        self._data_parallel(self.dp, "all_gather", step.chunk, bucket, label, needs)
+        label, buffer = f"{step.chunk}.{bucket} for {_title(step)}", self.buffers[0]
+        self._data_parallel(buffer, self.dp, "all_gather", step.chunk, bucket, label, needs)
         return tuple(self.dp[before:])
 
-    def _reduce(self, chunk: int, bucket: int, each: str = "") -> Task:
+    def _reduce(self, buffer: "_Buffer", chunk: int, bucket: int, each: str = "") -> Task:
         """Reduce one bucket's gradients behind the compute that has just ended; `each` tells
         microbatches apart where all of them do."""
         label, done = f"{chunk}.{bucket}{each}", tuple(self.compute[-1:])
-        self._data_parallel(self.dp, self._reduction, chunk, bucket, label, done)
+        self._data_parallel(buffer, self.dp, self._reduction, chunk, bucket, label, done)
         return self.dp[-1]
 
     @property
@@ -460,8 +487,16 @@ class _RankBuilder:
         sharded = self.optimizer.use_distributed_optimizer
         return "reduce_scatter" if sharded else "all_reduce"
 
+    def _all_buckets(self, stream: list[Task], kind: CollectiveKind) -> None:
+        """One collective after the other, over all buckets of all chunks."""
+        for buffer in self.buffers:
+            for chunk, buckets in enumerate(buffer.buckets):
+                for i in range(len(buckets)):
+                    self._data_parallel(buffer, stream, kind, chunk, i, f"{chunk}.{i}")
+
     def _data_parallel(
         self,
+        buffer: "_Buffer",
         stream: list[Task],
         kind: CollectiveKind,
         chunk: int,
@@ -473,19 +508,19 @@ class _RankBuilder:
         (HSDP) are then summed over those that hold the same part."""
         gather, beside = kind == "all_gather", stream is self.dp
         per_parameter = self.b.work.parameter_bytes if gather else self.b.work.gradient_bytes
-        num_bytes = float(self.work.buckets[chunk][bucket] * per_parameter)
-        weights = self.work.bucket_weights[chunk][bucket]
-        name = f"{'gather parameters' if gather else 'reduce gradients'} {label}"
+        num_bytes = float(buffer.buckets[chunk][bucket] * per_parameter)
+        weights = buffer.weights[chunk][bucket]
+        what = f"{buffer.name}{'parameters' if gather else 'gradients'}"
+        name = f"{'gather' if gather else 'reduce'} {what} {label}"
+        axis = buffer.axis if kind == "all_reduce" else buffer.shard_axis
 
         def queue(op: Collective) -> None:
             self._collective(stream, op, needs, chunk, beside_compute=beside, num_weights=weights)
 
-        if kind == "all_reduce":
-            queue(Collective(name, kind, "dp", num_bytes))
-            return
-        queue(Collective(name, kind, "dp_shard", num_bytes))
-        if not gather and self.optimizer.num_distributed_optimizer_instances > 1:
-            part = num_bytes / self.folded.shape("dp_shard", self.c).num_ranks
+        queue(Collective(name, kind, axis, num_bytes))
+        copies = self.optimizer.num_distributed_optimizer_instances
+        if kind == "reduce_scatter" and copies > 1:
+            part = num_bytes / self.folded.shape(axis, self.c).num_ranks
             queue(Collective(f"sum copies {label}", "all_reduce", "dp_replica", part))
 
     def _collective(
@@ -533,10 +568,8 @@ class _RankBuilder:
         """Reduce what is left, then gradient norm and optimizer, then gather parameters."""
         work, optimizer = self.work, self.optimizer
         on_the_way = optimizer.overlap_grad_reduce or optimizer.shards_gradients
-        if self.dp_size > 1 and not on_the_way:
-            for chunk, buckets in enumerate(work.buckets):
-                for i in range(len(buckets)):
-                    self._data_parallel(self.compute, self._reduction, chunk, i, f"{chunk}.{i}")
+        if not on_the_way:
+            self._all_buckets(self.compute, self._reduction)
         waits = (self.dp[-1],) if self.dp and on_the_way else ()
         for op in work.finish:
             self._finish_operation(op, waits)
@@ -545,10 +578,8 @@ class _RankBuilder:
             self._finish_compute((), (self.host.step(work.host_step, self.compute[-1]),))
         self._finish_compute(self.b.costs.host_segments(), ())
         gathers = optimizer.use_distributed_optimizer and not optimizer.overlap_param_gather
-        if self.dp_size > 1 and gathers and not optimizer.shards_weights:
-            for chunk, buckets in enumerate(work.buckets):
-                for i in range(len(buckets)):
-                    self._data_parallel(self.compute, "all_gather", chunk, i, f"{chunk}.{i}")
+        if gathers and not optimizer.shards_weights:
+            self._all_buckets(self.compute, "all_gather")
 
     def _finish_operation(self, op: Operation, needs: tuple[Task, ...]) -> None:
         if isinstance(op, Collective):
@@ -601,6 +632,18 @@ def _units(layers: tuple[LayerWork, ...], profile: Profile, forward: bool) -> li
 @lru_cache(maxsize=1 << 16)
 def _title(step: Pass) -> str:
     return f"{step.direction.replace('_', ' ')} {step.microbatch}.{step.chunk}"
+
+
+def _first_use(cumulative: Sequence[int], buckets: Sequence[int]) -> list[int]:
+    """Bound before the segment that first reads each bucket, in forward order.
+
+    Buckets fill in the order of backward, so the last of them holds the first parameters.
+    """
+    starts, before = [], 0
+    for parameters in reversed(buckets):
+        starts.append(max(0, _reaches(cumulative, before + 1) - 1))
+        before += parameters
+    return starts
 
 
 def _reaches(cumulative: Sequence[int], value: int) -> int:

@@ -21,9 +21,7 @@ Schema = Mapping[str, Any]
 NOT_YET_VALUES: Mapping[tuple[str, str], tuple[str, ...]] = {}
 """Values of the run file's contract that are not built yet."""
 
-NOT_YET_KEYS: Mapping[str, tuple[str, ...]] = {
-    "model": ("num_experts", "moe_router_topk", "moe_ffn_hidden_size"),
-}
+NOT_YET_KEYS: Mapping[str, tuple[str, ...]] = {}
 """Keys of the run file's contract that are not built yet."""
 
 

@@ -30,12 +30,12 @@ STATISTICS_BYTES = 8
 """Of a row's log-sum-exp, which the ring corrects in double precision."""
 
 
-def attention_core(x: "Shapes") -> Core:
-    """Forward and backward operations."""
+def attention_core(x: "Shapes", window: int | None = None) -> Core:
+    """Forward and backward operations; `window`: keys that a query sees, of a sliding window."""
     if x.training.attention_backend == "unfused":
         return _unfused(x)
     if x.parallelism.context_parallel_size == 1:
-        return _flash(x)
+        return _flash(x, window)
     if x.parallelism.cp_comm_type == "all_gather":
         return _gathered(x)
     return _swapped(x)
@@ -47,7 +47,7 @@ def _attention(
     """Forward and backward of `queries` x `keys` positions of 1 / `heads_over` of the heads."""
     b, heads = x.training.micro_batch_size, x.heads // heads_over
     kv_heads = max(1, x.kv_heads // heads_over)
-    sizes = (b, heads, kv_heads, queries, keys, x.model.head_dim, causal, x.training.dtype)
+    sizes = (b, heads, kv_heads, queries, keys, x.core_head_dim, causal, x.training.dtype)
     kernel = x.training.attention_backend
     assert kernel != "unfused"
     return (
@@ -56,9 +56,13 @@ def _attention(
     )
 
 
-def _flash(x: "Shapes") -> Core:
+def _flash(x: "Shapes", window: int | None) -> Core:
+    """A window that is much shorter than the sequence is a strip of s queries by its keys."""
     s = x.training.seq_length
-    forward, backward = _attention(x, s, s, 1, True)
+    if window is not None and 2 * window < s:
+        forward, backward = _attention(x, s, window, 1, False)
+    else:
+        forward, backward = _attention(x, s, s, 1, True)
     return (forward,), (backward,)
 
 

@@ -11,6 +11,7 @@ from workloads.operations import (
     Collective,
     Compute,
     Gemm,
+    GroupedGemm,
     LayerWork,
     MemoryBound,
     Operation,
@@ -84,7 +85,7 @@ def _gather_for_weights(op: Operation) -> Collective | None:
 
 
 def _is_weights(op: Operation) -> bool:
-    if isinstance(op, Gemm):
+    if isinstance(op, Gemm | GroupedGemm):
         return op.kind == "wgrad"
     return isinstance(op, MemoryBound) and op.weight_gradient
 

@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workloads.layers import Shapes
-from workloads.operations import Axis, Collective, LayerWork, MemoryBound, Operation
+from workloads.operations import (
+    Axis,
+    Collective,
+    LayerWork,
+    MemoryBound,
+    Operation,
+    expert_parameters,
+)
 from workloads.partition import shares_embedding, stage_contents
 from workloads.quantization import operand_bytes, quantize_weights
 from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
@@ -29,6 +36,15 @@ class Bucket:
 
     parameters: int
     num_weights: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Weights of experts on one rank."""
+
+    parameters: int
+    num_copies: int
+    """Ranks that hold the same ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +98,18 @@ def is_bucketed(optimizer: OptimizerSpec, stage: int, chunk: int) -> bool:
 
 
 def gradient_buckets(
-    backward_order: Sequence[LayerWork], bucket_size: int | None
+    backward_order: Sequence[LayerWork], bucket_size: int | None, *, experts: bool = False
 ) -> tuple[Bucket, ...]:
-    """Fill buckets with weights in the order in which backward completes their gradients.
+    """Fill buckets with weights in the order in which backward completes their gradients: those of
+    experts, or all others.
 
     A bucket closes with the weight that fills it (Megatron-LM, param_and_grad_buffer.py); None puts
     all into one.
     """
-    sizes = [op.parameters for layer in backward_order for op in layer.backward if op.parameters]
+    count = expert_parameters if experts else _other_parameters
+    sizes = [count(op) for layer in backward_order for op in layer.backward]
     buckets, filled, held = [], 0, 0
-    for size in sizes:
+    for size in filter(None, sizes):
         filled += size
         held += 1
         if bucket_size is not None and filled >= bucket_size:
@@ -100,6 +118,10 @@ def gradient_buckets(
     if filled:
         buckets.append(Bucket(filled, held))
     return tuple(buckets)
+
+
+def _other_parameters(op: Operation) -> int:
+    return op.parameters
 
 
 def layer_buckets(backward_order: Sequence[LayerWork]) -> tuple[Bucket, ...]:
@@ -140,10 +162,12 @@ def optimizer_operations(
     num_replicas: int,
     stage: int,
     parameters: int,
+    experts: Held | None = None,
 ) -> tuple[Operation, ...]:
     """What a rank of `stage`, holding `parameters` weights, runs between backward and the next
     forward, once its gradients are reduced over the `num_replicas` data- and context-parallel ranks
-    that hold the same weights (Megatron-LM, finalize_model_grads.py, optimizer.py).
+    that hold the same weights (Megatron-LM, finalize_model_grads.py, optimizer.py). `experts`: the
+    weights of experts that it holds besides.
 
     Clearing main gradients and scaling them by the number of replicas touch all weights (of sharded
     gradients, the local shard); the copy of 2-byte gradients to fp32, undoing the loss scale
@@ -153,6 +177,9 @@ def optimizer_operations(
     gradient = gradient_bytes_per_parameter(training)
     shard: float = -(-parameters // num_shards(optimizer, num_replicas))
     held = shard if optimizer.shards_gradients else parameters
+    if experts is not None:
+        shard += -(-experts.parameters // num_shards(optimizer, experts.num_copies))
+        held += experts.parameters
     operations: list[Operation] = [MemoryBound("clear gradients", "fill", float(gradient * held))]
     if num_replicas > 1:
         operations.append(MemoryBound("scale gradients", "elementwise", 2.0 * gradient * held))

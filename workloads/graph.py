@@ -13,6 +13,7 @@ from workloads.activation_offload import ActivationOffload
 from workloads.backward import input_part, pass_operations, weight_part
 from workloads.data_parallel import (
     Bucket,
+    Held,
     HostStep,
     default_bucket_size,
     gradient_buckets,
@@ -70,11 +71,18 @@ class StageWork:
     """Activations that wait for their backward on the host."""
     host_step: HostStep | None = None
     """What the host steps after `finish`."""
+    expert_buckets: tuple[tuple[Bucket, ...], ...] = ()
+    """Per chunk, of the experts' weights, whose copies lie on other ranks."""
 
     @property
     def parameters(self) -> int:
-        """Weights that a rank of this stage holds."""
+        """Weights that a rank of this stage holds, those of experts apart."""
         return sum(layer.parameters for chunk in self.chunks for layer in chunk)
+
+    @property
+    def expert_parameters(self) -> int:
+        """Weights of experts that a rank of this stage holds."""
+        return sum(layer.expert_parameters for chunk in self.chunks for layer in chunk)
 
     def defers(self, step: Pass) -> bool:
         """Whether a pass leaves the weight gradients of the logits for later."""
@@ -125,10 +133,12 @@ def build_work(
     layers = stage_chunks(model, training, parallelism)
     replicas = data_parallel_size * parallelism.context_parallel_size
     size = optimizer.ddp_bucket_size or default_bucket_size(replicas)
+    copies = parallelism.expert_copies(data_parallel_size)
     stages = []
     for stage in range(num_stages):
         chunks = tuple(layers[stage, chunk] for chunk in range(num_chunks))
         parameters = sum(layer.parameters for chunk in chunks for layer in chunk)
+        experts = sum(layer.expert_parameters for chunk in chunks for layer in chunk)
         order = stage_order(parallelism, stage, num_microbatches)
         buckets = [_buckets(optimizer, held, size, stage, c) for c, held in enumerate(chunks)]
         stages.append(
@@ -138,7 +148,14 @@ def build_work(
                 tuple(tuple(b.parameters for b in held) for held in buckets),
                 tuple(tuple(b.num_weights for b in held) for held in buckets),
                 optimizer_operations(
-                    model, training, parallelism, optimizer, replicas, stage, parameters
+                    model,
+                    training,
+                    parallelism,
+                    optimizer,
+                    replicas,
+                    stage,
+                    parameters,
+                    Held(experts, copies) if experts else None,
                 ),
                 joined_forwards(name, order, stage, num_stages),
                 _deferred_head(chunks[-1][-1], parallelism, num_microbatches)
@@ -146,6 +163,10 @@ def build_work(
                 else None,
                 _activation_offload(model, training, parallelism),
                 host_step(optimizer, replicas, parameters, sum(map(len, chunks))),
+                tuple(
+                    _expert_buckets(optimizer, held, size, stage, chunk)
+                    for chunk, held in enumerate(chunks)
+                ),
             )
         )
     linear_share = _linear_share(model, training, parallelism, stages)
@@ -238,6 +259,14 @@ def _buckets(
         return layer_buckets(backward_order)
     limit = size if is_bucketed(optimizer, stage, chunk) else None
     return gradient_buckets(backward_order, limit)
+
+
+def _expert_buckets(
+    optimizer: OptimizerSpec, layers: tuple[LayerWork, ...], size: int, stage: int, chunk: int
+) -> tuple[Bucket, ...]:
+    """Experts' gradients have buffers of their own, cut like the others."""
+    limit = size if is_bucketed(optimizer, stage, chunk) else None
+    return gradient_buckets(tuple(reversed(layers)), limit, experts=True)
 
 
 def _pass_flops(stage: StageWork, step: Pass) -> float:

@@ -1,4 +1,4 @@
-"""A transformer layer as the operations one tensor-parallel rank executes for one microbatch.
+"""The parts of a transformer layer as operations of one tensor-parallel rank for one microbatch.
 
 Shape letters: s sequence, b microbatch, T = s b / c tokens of the rank (c context-parallel size),
 h hidden, a heads, g query groups, d head
@@ -12,10 +12,9 @@ per dropout mask entry, each input read and each output written once.
 from dataclasses import dataclass
 from functools import cached_property
 
-from workloads.attention import attention_core
-from workloads.operations import Collective, Gemm, LayerWork, MemoryBound, Operation, Overlapped
+from workloads.operations import Collective, Gemm, MemoryBound, Operation, Overlapped
 from workloads.quantization import operand_bytes, quantized, quantized_norm
-from workloads.spec import ModelSpec, ParallelismSpec, RecomputeModule, TrainingSpec
+from workloads.spec import ModelSpec, ParallelismSpec, TrainingSpec
 
 ELEMENT_BYTES = 2
 MASK_BYTES = 1
@@ -55,7 +54,8 @@ class Shapes:
 
     @cached_property
     def kv_heads(self) -> int:
-        """Query groups on this rank; groups are copied when there are fewer than ranks."""
+        """Query groups on this rank; groups are copied when there are fewer than ranks.
+        Multi-latent attention has as many as heads."""
         return max(1, self.model.query_groups // self.t)
 
     @cached_property
@@ -64,7 +64,17 @@ class Shapes:
 
     @cached_property
     def core_width(self) -> int:
-        return self.heads * self.model.head_dim
+        """Output of the attention core."""
+        latent = self.model.multi_latent_attention
+        return self.heads * (self.model.v_head_dim if latent else self.model.head_dim)
+
+    @property
+    def core_head_dim(self) -> int:
+        """Width of a head as the core's products see it: mean of its key's and its value's."""
+        model = self.model
+        if not model.multi_latent_attention:
+            return model.head_dim
+        return (model.qk_head_dim + model.qk_pos_emb_head_dim + model.v_head_dim) // 2
 
     @cached_property
     def ffn(self) -> int:
@@ -88,58 +98,6 @@ class Shapes:
     def norm_bytes(self) -> float:
         """The part of it that this rank's norms see: n h."""
         return float(self.norm_tokens * self.h * ELEMENT_BYTES)
-
-
-def transformer_layer(
-    model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec, recomputed: bool
-) -> LayerWork:
-    """Attention and MLP block. `recomputed`: the whole layer is run again before its backward;
-    otherwise only the modules that selective recomputation names are."""
-    x = Shapes(model, training, parallelism)
-    core, core_backward = attention_core(x)
-    norms = norm_forward(x, "input norm"), norm_forward(x, "mlp norm")
-    mlp = (
-        *column_forward(x, "fc1", x.fc1_width),
-        *_activation(x, "fwd"),
-        *row_forward(x, "fc2", x.ffn),
-    )
-    forward = (
-        *norms[0],
-        *column_forward(x, "qkv", x.qkv_width),
-        *_qkv_copies(x),
-        *_rotary(x),
-        *core,
-        *row_forward(x, "proj", x.core_width),
-        *_dropout_add(x, "attention"),
-        *norms[1],
-        *mlp,
-        *_dropout_add(x, "mlp"),
-    )
-    backward = (
-        *_dropout_add_backward(x, "mlp"),
-        *row_backward(x, "fc2", x.ffn),
-        *_activation(x, "bwd"),
-        *_bias_gradient(x, "fc1", x.tokens * x.fc1_width),
-        *column_backward(x, "fc1", x.fc1_width),
-        *norm_backward(x, "mlp norm"),
-        *_dropout_add_backward(x, "attention"),
-        *row_backward(x, "proj", x.core_width),
-        *core_backward,
-        *_rotary(x),
-        *_qkv_copies(x),
-        *_bias_gradient(x, "qkv", x.tokens * x.qkv_width),
-        *column_backward(x, "qkv", x.qkv_width),
-        *norm_backward(x, "input norm"),
-    )
-    modules: dict[RecomputeModule, tuple[Operation, ...]] = {
-        "layernorm": (*norms[0], *norms[1]), "core_attn": tuple(core), "mlp": mlp,
-    }  # fmt: skip
-    chosen = training.selected_modules
-    again = tuple(op for module, ops in modules.items() if module in chosen for op in ops)
-    if recomputed:
-        again = forward
-    parameters = sum(op.parameters for op in forward)
-    return LayerWork(TRANSFORMER_LAYER, forward, backward, again, parameters)
 
 
 # linear layers
@@ -188,7 +146,7 @@ def column_backward(
     """
     weights = (x.h * width + width * _has_bias(x, bias)) * counted
     dgrad = Gemm(f"{name} dgrad", x.tokens, x.h, width, "dgrad", _dtype(x, in_layer))
-    wgrad = _wgrad(x, name, width, x.h, weights, in_layer)
+    wgrad = wgrad_products(x, name, width, x.h, weights, in_layer)
     scaled = quantized(x, f"{name} output gradient", x.tokens * width) if in_layer else ()
     if x.t == 1:
         return *scaled, dgrad, *wgrad
@@ -226,7 +184,7 @@ def row_backward(x: Shapes, name: str, width: int) -> tuple[Operation, ...]:
     first under sequence parallelism."""
     weights = x.h * width + x.h * _has_bias(x, None)
     dgrad = Gemm(f"{name} dgrad", x.tokens, width, x.h, "dgrad", _dtype(x))
-    wgrad = _wgrad(x, name, x.h, width, weights)
+    wgrad = wgrad_products(x, name, x.h, width, weights)
     scaled = quantized(x, f"{name} output gradient", x.norm_tokens * x.h)
     if not x.parallelism.sequence_parallel:
         return *scaled, dgrad, *wgrad
@@ -246,15 +204,21 @@ def _gathered_bytes(x: Shapes, in_layer: bool = True) -> float:
     return float(x.tokens * x.h * each)
 
 
-def _wgrad(
-    x: Shapes, name: str, rows: int, columns: int, weights: int, in_layer: bool = True
+def wgrad_products(
+    x: Shapes,
+    name: str,
+    rows: int,
+    columns: int,
+    weights: int,
+    in_layer: bool = True,
+    tokens: int | None = None,
 ) -> tuple[Gemm | MemoryBound, ...]:
     """[rows, T] x [T, columns], added into the main gradient: by the GEMM itself, or by a kernel
     that reads the 2-byte product and reads and writes the main gradient."""
     in_fp32 = x.training.accumulate_allreduce_grads_in_fp32
     fused = x.training.gradient_accumulation_fusion
     gemm = Gemm(
-        f"{name} wgrad", rows, columns, x.tokens, "wgrad", _dtype(x, in_layer),
+        f"{name} wgrad", rows, columns, tokens or x.tokens, "wgrad", _dtype(x, in_layer),
         accumulate_fp32=in_fp32 and fused, parameters=weights if fused else 0,
     )  # fmt: skip
     if fused:
@@ -271,57 +235,60 @@ def _has_bias(x: Shapes, bias: bool | None) -> int:
 # memory-bound kernels
 
 
-def _norm_kernel(x: Shapes, direction: str) -> str:
+def norm_kernel(x: Shapes, direction: str) -> str:
+    """Class of the model's norms."""
     return f"{x.model.normalization.lower()}_{direction}"
 
 
 def norm_forward(x: Shapes, name: str) -> tuple[Operation, ...]:
     """LayerNorm or RMSNorm: reads and writes n h."""
-    kernel = _norm_kernel(x, "fwd")
+    kernel = norm_kernel(x, "fwd")
     return (MemoryBound(name, kernel, 2 * x.norm_bytes, x.norm_parameters),)
 
 
 def norm_backward(x: Shapes, name: str, *, residual: bool = True) -> tuple[Operation, ...]:
     """Reads input and gradient, writes gradient; then the residual's gradient is added, where
     there is one."""
-    kernel = _norm_kernel(x, "bwd")
+    kernel = norm_kernel(x, "bwd")
     norm = MemoryBound(name, kernel, 3 * x.norm_bytes, x.norm_parameters)
     if not residual:
         return (norm,)
     return norm, MemoryBound("residual gradient", "elementwise", 3 * x.norm_bytes)
 
 
-def _dropout_add(x: Shapes, name: str) -> tuple[Operation, ...]:
+def dropout_add(x: Shapes, name: str) -> tuple[Operation, ...]:
     """Bias, dropout and residual add in one kernel: two reads and a write of n h, and the mask."""
     mask = x.norm_tokens * x.h * MASK_BYTES if x.model.hidden_dropout else 0
     return (MemoryBound(f"{name} add", "bias_dropout_add", 3 * x.norm_bytes + mask),)
 
 
-def _dropout_add_backward(x: Shapes, name: str) -> tuple[Operation, ...]:
+def dropout_add_backward(x: Shapes, name: str) -> tuple[Operation, ...]:
     """Dropout's backward (nothing to do without dropout) and the bias gradient's column sums."""
     parts: list[Operation] = []
     if x.model.hidden_dropout:
         mask = x.norm_tokens * x.h * MASK_BYTES
         parts.append(MemoryBound(f"{name} dropout", "bias_dropout_add", 2 * x.norm_bytes + mask))
-    return (*parts, *_bias_gradient(x, name, x.norm_tokens * x.h))
+    return (*parts, *bias_gradient(x, name, x.norm_tokens * x.h))
 
 
-def _bias_gradient(x: Shapes, name: str, num_elements: int) -> tuple[Operation, ...]:
+def bias_gradient(x: Shapes, name: str, num_elements: int) -> tuple[Operation, ...]:
+    """Column sums of an output's gradient, where there is a bias."""
     if not x.model.add_bias_linear:
         return ()
     return (MemoryBound(f"{name} bias", "bias_grad", float(num_elements * ELEMENT_BYTES)),)
 
 
-def _activation(x: Shapes, direction: str) -> tuple[MemoryBound, ...]:
-    """Bias + GeLU, squared ReLU, or SwiGLU: reads fc1's output (and the gradient), writes fc2's
-    input (or fc1's gradient); one kernel when fused.
+def activation(x: Shapes, direction: str, tokens: int, width: int) -> tuple[MemoryBound, ...]:
+    """Bias + GeLU, squared ReLU, or SwiGLU of `tokens` x `width`: reads fc1's output (and the
+    gradient), writes fc2's input (or fc1's gradient); one kernel when fused.
 
     Unfused SwiGLU: SiLU of the gate, then the product with the value; backward, the product's two
     gradients, SiLU's, and both put side by side.
     """
     gated = x.model.gated_linear_unit
     kernel = "swiglu" if gated else "bias_gelu"
-    wide, narrow = x.tokens * x.fc1_width, x.tokens * x.ffn
+    narrow = tokens * width
+    wide = narrow * (2 if gated else 1)
     if gated and not x.training.bias_activation_fusion:
         each = (2, 3) if direction == "fwd" else (5, 3, 4)
         steps = ("silu", "product") if direction == "fwd" else ("product", "silu", "join")
@@ -333,14 +300,30 @@ def _activation(x: Shapes, direction: str) -> tuple[MemoryBound, ...]:
     return (MemoryBound("activation", f"{kernel}_{direction}", float(elements * ELEMENT_BYTES)),)
 
 
-def _qkv_copies(x: Shapes) -> tuple[Operation, ...]:
+def qkv_copies(x: Shapes) -> tuple[Operation, ...]:
     """Query, key and value are copied out of the joint product (seen in our H200 traces)."""
     return (
         MemoryBound("qkv split", "elementwise", float(2 * x.tokens * x.qkv_width * ELEMENT_BYTES)),
     )
 
 
-def _rotary(x: Shapes) -> tuple[Operation, ...]:
+def qk_norm(x: Shapes, direction: str) -> tuple[Operation, ...]:
+    """Queries and keys normalized head by head, with weights that heads share."""
+    if not x.model.qk_layernorm:
+        return ()
+    kernel = norm_kernel(x, direction)
+    each = 2 if direction == "fwd" else 3
+    weights = x.model.head_dim * (2 if x.model.normalization == "LayerNorm" else 1)
+    parts = (("query norm", x.heads), ("key norm", x.kv_heads))
+    return tuple(
+        MemoryBound(
+            name, kernel, float(each * x.tokens * heads * x.model.head_dim * ELEMENT_BYTES), weights
+        )
+        for name, heads in parts
+    )
+
+
+def rotary(x: Shapes) -> tuple[Operation, ...]:
     """Rotates queries and keys: read and written once."""
     if x.model.position_embedding_type != "rope":
         return ()

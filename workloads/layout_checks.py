@@ -2,9 +2,16 @@
 
 from collections.abc import Iterator
 
+from workloads.expert_checks import attention_problems, expert_problems
 from workloads.layout import RankGrid
 from workloads.partition import Problem, partition, partition_problems
-from workloads.spec import ModelSpec, OptimizerSpec, ParallelismSpec, TrainingSpec
+from workloads.spec import (
+    ModelSpec,
+    OptimizerSpec,
+    ParallelismSpec,
+    RecomputeModule,
+    TrainingSpec,
+)
 
 MAX_PASSES = 5_000_000
 """Far beyond any real step; keeps a slip in the batch size from filling the memory."""
@@ -34,6 +41,8 @@ def check_layout(
         *_offload(optimizer),
         *_post_validation(optimizer, parallelism),
         *_sharding(parallelism, optimizer, num_gpus),
+        *attention_problems(model, parallelism, training),
+        *expert_problems(model, parallelism, training, optimizer, num_gpus),
     ]
 
 
@@ -232,18 +241,26 @@ def _deferral(parallelism: ParallelismSpec, training: TrainingSpec) -> Iterator[
         yield key, f"'{parallelism.pipeline_schedule}' defers weight gradients by itself"
 
 
-_MODULES = {"core_attn", "mlp", "layernorm"}
-"""What every layer has."""
 _LACKS = {
     "moe": "no experts", "moe_act": "no experts", "shared_experts": "no shared experts",
     "mla_up_proj": "no multi-latent attention",
 }  # fmt: skip
 
 
+def _modules(model: ModelSpec) -> set[RecomputeModule]:
+    """What selective recomputation may name: `mlp` and `layernorm` of every model."""
+    found: set[RecomputeModule] = {"core_attn", "mlp", "layernorm"}
+    if model.num_experts:
+        found |= {"moe", "moe_act"}
+        if model.moe_shared_expert_intermediate_size:
+            found.add("shared_experts")
+    return found | ({"mla_up_proj"} if model.multi_latent_attention else set())
+
+
 def _recompute(
     model: ModelSpec, parallelism: ParallelismSpec, training: TrainingSpec
 ) -> Iterator[Problem]:
-    for module in sorted(training.selected_modules - _MODULES):
+    for module in sorted(training.selected_modules - _modules(model)):
         yield "training.recompute_modules", f"{module}: the model has {_LACKS[module]}"
     if training.recompute_granularity != "full" or any(partition_problems(model, parallelism)):
         return

@@ -16,7 +16,15 @@ from workloads.data_parallel import (
     num_shards,
 )
 from workloads.ends import EMBEDDING, OUTPUT
+from workloads.latent_attention import latent_activation_bytes
+from workloads.layer_kinds import DENSE, LayerKind, layer_kinds
 from workloads.layers import ELEMENT_BYTES, MASK_BYTES, TRANSFORMER_LAYER, Shapes
+from workloads.moe import (
+    expert_activation_bytes,
+    expert_weight_shapes,
+    expert_working_bytes,
+    rebuilt_expert_bytes,
+)
 from workloads.operations import LayerWork
 from workloads.partition import stage_contents
 from workloads.passes import Order
@@ -81,14 +89,18 @@ def stage_memory(
     held = stage_chunks(model, training, parallelism)
     layers = [layer for chunk in range(chunks) for layer in held[stage, chunk]]
     parameters = sum(layer.parameters for layer in layers)
+    experts = sum(layer.expert_parameters for layer in layers)
     replicas = data_parallel_size * parallelism.context_parallel_size
     sharded = num_shards(optimizer, replicas)
+    copies = num_shards(optimizer, parallelism.expert_copies(data_parallel_size))
     gradient = gradient_bytes_per_parameter(training)
+    reduced = parameters / (sharded if optimizer.shards_gradients else 1) + experts
+    stepped = (parameters / sharded + experts / copies) * (1.0 - optimizer.offloaded_fraction)
     return StageMemory(
-        weights=float(ELEMENT_BYTES * gathered_parameters(optimizer, layers))
+        weights=float(ELEMENT_BYTES * (gathered_parameters(optimizer, layers) + experts))
         + _quantized_weight_bytes(Shapes(model, training, parallelism), optimizer, layers),
-        gradients=gradient * parameters / (sharded if optimizer.shards_gradients else 1),
-        optimizer=OPTIMIZER_BYTES * parameters / sharded * (1.0 - optimizer.offloaded_fraction),
+        gradients=gradient * reduced,
+        optimizer=OPTIMIZER_BYTES * stepped,
         activations=_activations(model, training, parallelism, stage, order),
         buffers=_buffers(model, training, parallelism, stage)
         + gradient * scattered_parameters(optimizer, layers, replicas),
@@ -132,7 +144,11 @@ def scattered_parameters(
 
 
 def layer_activation_bytes(
-    model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec, recomputed: bool
+    model: ModelSpec,
+    training: TrainingSpec,
+    parallelism: ParallelismSpec,
+    recomputed: bool,
+    kind: LayerKind = DENSE,
 ) -> float:
     """What one transformer layer keeps of one microbatch for its backward; `recomputed`: its input
     only."""
@@ -141,11 +157,19 @@ def layer_activation_bytes(
         return x.norm_bytes
     mask = x.norm_tokens * x.h * MASK_BYTES if model.hidden_dropout else 0
     outside = 2 * x.norm_bytes + _norm_output_bytes(x) + 2 * mask  # norms' inputs; two dropouts
-    qkv = x.tokens * x.qkv_width * ELEMENT_BYTES
     context = float(x.tokens * x.core_width * ELEMENT_BYTES)
     if x.training.low_precision is not None:  # attention keeps its output, the product a copy
         context += x.tokens * x.core_width * operand_bytes(x.training)
-    return outside + qkv + _mlp_bytes(x) + context + _core_bytes(x) - rebuilt_bytes(x)
+    mlp = expert_activation_bytes(x) if kind.experts else _mlp_bytes(x)
+    return outside + _qkv_bytes(x) + mlp + context + _core_bytes(x) - rebuilt_bytes(x, kind)
+
+
+def _qkv_bytes(x: Shapes) -> float:
+    """Queries, keys and values as attention takes them; before their norms too, where there are."""
+    if x.model.multi_latent_attention:
+        return latent_activation_bytes(x)
+    normed = x.model.head_dim * (x.heads + x.kv_heads) * x.model.qk_layernorm
+    return float(x.tokens * (x.qkv_width + normed) * ELEMENT_BYTES)
 
 
 def _norm_output_bytes(x: Shapes) -> float:
@@ -159,11 +183,12 @@ def _mlp_bytes(x: Shapes) -> float:
     return float(x.tokens * kept)
 
 
-def rebuilt_bytes(x: Shapes) -> float:
+def rebuilt_bytes(x: Shapes, kind: LayerKind = DENSE) -> float:
     """What selective recomputation of the MLP and the norms does not keep of a layer, and has of
     one layer at a time."""
     chosen = x.training.selected_modules
-    return _mlp_bytes(x) * ("mlp" in chosen) + _norm_output_bytes(x) * ("layernorm" in chosen)
+    mlp = rebuilt_expert_bytes(x) if kind.experts else _mlp_bytes(x) * ("mlp" in chosen)
+    return mlp + _norm_output_bytes(x) * ("layernorm" in chosen)
 
 
 def _core_bytes(x: Shapes) -> float:
@@ -213,17 +238,22 @@ def _activations(
     order: Order,
 ) -> float:
     x = Shapes(model, training, parallelism)
-    layer = layer_activation_bytes(model, training, parallelism, recomputed=False)
+    kinds = layer_kinds(model)
+    layer_of = {
+        kind: layer_activation_bytes(model, training, parallelism, False, kind)
+        for kind in dict.fromkeys(kinds)
+    }
     checkpoint = layer_activation_bytes(model, training, parallelism, recomputed=True)
     group = training.recompute_num_layers if training.recompute_method == "uniform" else 1
-    kept, waiting, again_at_once = [], [], 0
+    kept, waiting, again_at_once = [], [], 0.0
     for contents in stage_contents(model, parallelism, stage):
         layers = len(contents.layers)
         again = recomputed_layers(training, layers)
-        again_at_once = max(again_at_once, min(group, again))
-        held = -(-again // group) * checkpoint + (layers - again) * layer
+        kept_layers = [layer_of[kinds[i]] for i in contents.layers]
+        again_at_once = max(again_at_once, sum(sorted(kept_layers[:again])[-group:]))
+        held = -(-again // group) * checkpoint + sum(kept_layers[again:])
         if training.offloaded_layers:
-            held = most_held(layers, training.offloaded_layers) * layer
+            held = most_held(layers, training.offloaded_layers) * kept_layers[0]
         left = layers * weight_gradient_bytes(x)
         if contents.embedding and model.hidden_dropout:
             held += x.norm_tokens * x.h * MASK_BYTES
@@ -237,7 +267,7 @@ def _activations(
         waiting.append(left)
     has_loss = any(c.loss for c in stage_contents(model, parallelism, stage))
     deferred = _deferred_bytes(x, order) if has_loss else 0.0
-    working = again_at_once * layer + rebuilt_bytes(x)
+    working = again_at_once + max(rebuilt_bytes(x, kind) for kind in layer_of)
     return peak_held(order, kept, waiting) + working + deferred
 
 
@@ -262,6 +292,8 @@ def _buffers(
     gathered = x.stream_bytes if parallelism.sequence_parallel else 0.0
     sends = 2 * x.stream_bytes / x.t if parallelism.pipeline_model_parallel_size > 1 else 0.0
     working = float(ELEMENT_BYTES * x.tokens * (x.fc1_width + x.ffn))
+    if any(kind.experts for kind in layer_kinds(model)):
+        working = max(working, expert_working_bytes(x))
     if any(contents.loss for contents in stage_contents(model, parallelism, stage)):
         # backward of the loss, or that of the last layer, when the softmax is gone
         working = max(float(ELEMENT_BYTES * _logits(x)), working - SOFTMAX_BYTES * _logits(x))
@@ -286,7 +318,12 @@ def _placeholder_bytes(x: Shapes) -> float:
     fused = x.training.gradient_accumulation_fusion
     if not fused or x.training.attention_backend == "unfused":
         return 0.0
-    shapes = {(x.qkv_width, x.h), (x.h, x.core_width), (x.fc1_width, x.h), (x.h, x.ffn)}
+    shapes = {(x.qkv_width, x.h), (x.h, x.core_width)}
+    kinds = layer_kinds(x.model)
+    if not all(kind.experts for kind in kinds):
+        shapes |= {(x.fc1_width, x.h), (x.h, x.ffn)}
+    if any(kind.experts for kind in kinds):
+        shapes |= expert_weight_shapes(x)
     return float(ELEMENT_BYTES * sum(rows * columns for rows, columns in shapes))
 
 

@@ -23,7 +23,9 @@ Axis = Literal[
     "world",
 ]
 """Process groups as `workloads.layout.RankGrid` names them; `world` is all ranks."""
-CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ring_hop"]
+CollectiveKind = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ring_hop", "token_exchange"
+]
 
 
 AttentionKernel = Literal["fused", "flash", "flash1"]
@@ -53,6 +55,37 @@ class Gemm:
     @property
     def flops(self) -> float:
         return 2.0 * self.batch * self.m * self.n * self.k
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedGemm:
+    """One product for each expert that a rank holds, over its own tokens: in one grouped kernel
+    launch, or one after the other (`sequential`).
+
+    `m`, `n`, `k` are those of a `Gemm` over the tokens of all `groups` together: `m` counts the
+    tokens in `fwd` and `dgrad`, `k` does in `wgrad`.
+    """
+
+    name: str
+    groups: int
+    m: int
+    n: int
+    k: int
+    kind: Literal["fwd", "dgrad", "wgrad"]
+    dtype: str = "bf16"
+    accumulate_fp32: bool = False
+    sequential: bool = False
+    expert_parameters: int = 0
+    """Weights of experts read (fwd) or whose gradient is complete when it ends (wgrad)."""
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.m * self.n * self.k
+
+    @property
+    def parameters(self) -> int:
+        """Experts are reduced apart from the other weights."""
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +146,9 @@ MEMORY_BOUND_KERNELS = (
     "rotary", "softmax_fwd", "softmax_bwd", "dropout",  # dropout: a kernel of its own
     "embedding_fwd", "embedding_bwd", "cross_entropy",
     "adam", "grad_norm", "fill",
+    "router",  # scores to probabilities and the experts of each token; bytes of fp32 scores
+    "permute", "unpermute",  # tokens in the order of their experts, and back: fused, or
+    "permute_select", "unpermute_scatter_add", "permute_index_add",  # PyTorch's kernels
 )  # fmt: skip
 
 
@@ -120,12 +156,15 @@ MEMORY_BOUND_KERNELS = (
 class Collective:
     """A collective among the ranks of `axis`; `num_bytes` is the whole buffer as nccl-tests
     counts it (all_gather: what each rank ends up with; reduce_scatter and all_to_all: what each
-    starts with). `ring_hop`: every rank sends `num_bytes` to the next one of its ring."""
+    starts with). `ring_hop`: every rank sends `num_bytes` to the next one of its ring.
+    `token_exchange`: each of a rank's tokens, `num_bytes` of all, goes to the ranks of `choices`
+    experts, once to each rank and over the network once to each node."""
 
     name: str
     kind: CollectiveKind
     axis: Axis
     num_bytes: float
+    choices: int = 0
 
     @property
     def flops(self) -> float:
@@ -136,7 +175,7 @@ class Collective:
         return 0
 
 
-Compute: TypeAlias = Gemm | Attention | MemoryBound
+Compute: TypeAlias = Gemm | GroupedGemm | Attention | MemoryBound
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +245,18 @@ class LayerWork:
     recompute: tuple[Operation, ...] = field(default=())
     """Forward operations executed again just before `backward`."""
     parameters: int = 0
+    expert_parameters: int = 0
+    """Weights of experts, apart from `parameters`; the `expert_parameters` of grouped products sum
+    to it likewise."""
     host_launches: int | None = None
     """What the host issues for it per pass, where CUDA graphs replay its operations; None: each of
     them."""
+
+
+def expert_parameters(op: Operation) -> int:
+    """Weights of experts that an operation reads or completes the gradient of."""
+    if isinstance(op, GroupedGemm):
+        return op.expert_parameters
+    if isinstance(op, Overlapped):
+        return sum(map(expert_parameters, op.compute))
+    return 0

@@ -40,7 +40,7 @@ class Spec(BaseModel):
 
 
 class ModelSpec(Spec):
-    """A dense GPT- or Llama-like decoder."""
+    """A GPT- or Llama-like decoder: dense, or with experts in some or all of its layers."""
 
     name: str = "custom"
     num_layers: Annotated[int, Field(gt=0, le=10_000)]
@@ -65,6 +65,39 @@ class ModelSpec(Spec):
     untie_embeddings_and_output_weights: bool = False
     hidden_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    qk_layernorm: bool = False
+    """Normalize queries and keys, head by head, before they are rotated."""
+    window_size: Count | None = None
+    """Keys that a query sees in layers with a sliding window; all before it when left out."""
+    window_attn_skip_freq: Count | tuple[Literal[0, 1], ...] | None = None
+    """Which layers have the window: every layer but each n-th, or 1 (window) and 0 (all keys) for
+    each layer; all of them when left out."""
+    multi_latent_attention: bool = False
+    """Queries, keys and values through low-rank projections (DeepSeek-V2, arXiv 2405.04434)."""
+    q_lora_rank: Count | None = None
+    """Width that queries are compressed to; not compressed when left out."""
+    kv_lora_rank: Count = 512
+    """Width that keys and values are compressed to."""
+    qk_head_dim: Count = 128
+    """Of multi-latent attention: width of a head's query and key without position, and
+    qk_pos_emb_head_dim of the part that is rotated, which heads share in the key."""
+    qk_pos_emb_head_dim: Count = 64
+    v_head_dim: Count = 128
+    """Of multi-latent attention: width of a head's value."""
+    num_experts: Count | None = None
+    """Experts of a layer that has them; a dense model when left out."""
+    moe_router_topk: Count = 2
+    """Experts that each token goes to."""
+    moe_ffn_hidden_size: Count | None = None
+    """Width of one expert; ffn_hidden_size when left out."""
+    moe_shared_expert_intermediate_size: Annotated[int, Field(ge=0)] = 0
+    """Width of the expert that every token goes to, all of them together; 0 for none."""
+    moe_layer_freq: Count | tuple[Literal[0, 1], ...] = 1
+    """Which layers have experts: each n-th from the first, or 1 (experts) and 0 (dense) for each
+    layer."""
+    mtp_num_layers: Annotated[int, Field(ge=0)] = 0
+    """Layers behind the last that predict tokens further ahead (DeepSeek-V3, arXiv 2412.19437,
+    section 2.2), each with a loss of its own."""
     source: str = ""
 
     @model_validator(mode="after")
@@ -76,6 +109,8 @@ class ModelSpec(Spec):
             fill["num_query_groups"] = self.num_attention_heads
         if self.kv_channels is None:
             fill["kv_channels"] = max(1, self.hidden_size // self.num_attention_heads)
+        if self.moe_ffn_hidden_size is None and self.num_experts is not None:
+            fill["moe_ffn_hidden_size"] = self.ffn_hidden_size or 4 * self.hidden_size
         for key, value in fill.items():
             object.__setattr__(self, key, value)
         return self
@@ -94,6 +129,17 @@ class ModelSpec(Spec):
     def head_dim(self) -> int:
         assert self.kv_channels is not None
         return self.kv_channels
+
+    @property
+    def expert_ffn_size(self) -> int:
+        """Width of one expert, of a model that has them."""
+        assert self.moe_ffn_hidden_size is not None
+        return self.moe_ffn_hidden_size
+
+    @property
+    def expert_count(self) -> int:
+        """Experts of a layer that has them; 0 for a dense model."""
+        return self.num_experts or 0
 
     def padded_vocab_size(self, tensor_model_parallel_size: int) -> int:
         """Vocabulary rounded up so that every tensor rank holds an equal, aligned part."""
@@ -168,6 +214,26 @@ class TrainingSpec(Spec):
     where cluster.profile.host_operation_s is set; the memory of graphs is not modelled."""
     bias_activation_fusion: bool = True
     """A gated activation is one kernel; otherwise SiLU and product are kernels of their own."""
+    moe_grouped_gemm: bool = False
+    """All experts of a rank in one grouped product; otherwise one after the other."""
+    moe_permute_fusion: bool = False
+    """Tokens are put in the order of their experts by one kernel; otherwise by several."""
+    moe_expert_capacity_factor: Annotated[float, Field(gt=0)] | None = None
+    """Each expert takes at most this many times its even share of tokens, the rest is dropped; no
+    limit when left out."""
+    moe_pad_expert_input_to_capacity: bool = False
+    """Fill each expert's input up to its capacity."""
+    moe_router_load_balancing_type: Literal["aux_loss", "seq_aux_loss", "sinkhorn", "none"] = (
+        "aux_loss"
+    )
+    """What keeps experts evenly loaded; what it costs, not how well it works: see moe_routing."""
+    moe_routing: Literal["balanced", "zipf", "histogram"] = "balanced"
+    """How tokens spread over experts: evenly; by a power law, see moe_zipf_exponent; or as
+    measured, see moe_expert_loads. The fullest rank sets pace and memory."""
+    moe_zipf_exponent: Annotated[float, Field(ge=0, le=5)] = 0.0
+    """Of zipf: the i-th expert takes tokens in proportion to i to the minus this."""
+    moe_expert_loads: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    """Of histogram: tokens of each expert, in any unit, in the order in which ranks hold them."""
 
     @property
     def selected_modules(self) -> frozenset[RecomputeModule]:
@@ -233,9 +299,19 @@ class ParallelismSpec(Spec):
     hierarchical_context_parallel_sizes."""
     hierarchical_context_parallel_sizes: tuple[Count, Count] | None = None
     """Of `a2a+p2p`: neighbouring ranks that swap heads, and ranks of each ring."""
-    expert_model_parallel_size: Annotated[int, Field(ge=1, le=1)] = 1
+    expert_model_parallel_size: Count = 1
+    """Ranks that share the experts of a layer, on a grid of their own (parallel folding)."""
     expert_tensor_parallel_size: Count | None = None
-    """Of the experts' own layout; tensor_model_parallel_size when left out."""
+    """Ranks that share each expert; tensor_model_parallel_size when left out."""
+    moe_token_dispatcher_type: Literal["allgather", "alltoall", "flex"] = "allgather"
+    """How tokens reach their experts: all tokens to all ranks; each to the ranks of its experts,
+    once for every expert; or once for every rank, copied there (DeepEP, HybridEP)."""
+    moe_shared_expert_overlap: bool = False
+    """Run the shared expert beside the exchange of tokens; needs alltoall."""
+    overlap_moe_expert_parallel_comm: bool = False
+    """Exchange one microbatch's tokens beside the compute of another's."""
+    delay_wgrad_compute: bool = False
+    """Of overlap_moe_expert_parallel_comm: run weight gradients beside the exchange too."""
     rank_order: str = "tp-cp-ep-dp-pp"
     """Axes from neighbouring ranks to distant ones. Megatron-LM's default; with
     --use-tp-pp-dp-mapping it is tp-cp-ep-pp-dp. Its tp and dp are the experts' where these lie
@@ -320,6 +396,11 @@ class ParallelismSpec(Spec):
     @property
     def expert_tensor_size(self) -> int:
         return self.expert_tensor_parallel_size or self.tensor_model_parallel_size
+
+    def expert_copies(self, data_parallel_size: int) -> int:
+        """Ranks of a stage that hold the same experts."""
+        ranks = data_parallel_size * self.context_parallel_size * self.tensor_model_parallel_size
+        return ranks // (self.expert_tensor_size * self.expert_model_parallel_size)
 
     def data_parallel_size(self, num_gpus: int) -> int:
         """Replicas of the batch on `num_gpus`."""

@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 from workloads.ends import embedding_layer, output_head
-from workloads.layers import Shapes, transformer_layer
+from workloads.layer_kinds import layer_kinds
+from workloads.layers import Shapes
 from workloads.operations import Collective, LayerWork
 from workloads.partition import partition
 from workloads.quantization import scale_updates
 from workloads.spec import ModelSpec, ParallelismSpec, TrainingSpec
+from workloads.transformer import transformer_layer
 
 Chunks = dict[tuple[int, int], tuple[LayerWork, ...]]
 
@@ -24,13 +26,16 @@ def recomputed_layers(training: TrainingSpec, num_layers: int) -> int:
 
 def stage_chunks(model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec) -> Chunks:
     """(stage, chunk) -> its layers, first to last. Equal layers are one object."""
-    layer, end = _host_launches(training)
-    kept = replace(
-        transformer_layer(model, training, parallelism, recomputed=False), host_launches=layer
-    )
-    again = replace(
-        transformer_layer(model, training, parallelism, recomputed=True), host_launches=layer
-    )
+    launches, end = _host_launches(training)
+    kinds = layer_kinds(model)
+    of_kind = {
+        (kind, recomputed): replace(
+            transformer_layer(model, training, parallelism, recomputed, kind),
+            host_launches=launches,
+        )
+        for kind in dict.fromkeys(kinds)
+        for recomputed in (False, True)
+    }
     embedding = replace(embedding_layer(model, training, parallelism), host_launches=end)
     head = replace(output_head(model, training, parallelism), host_launches=end)
     from_before, from_behind = _regather(model, training, parallelism)
@@ -41,7 +46,9 @@ def stage_chunks(model: ModelSpec, training: TrainingSpec, parallelism: Parallel
         num_again = recomputed_layers(training, num_layers)
         before = (embedding,) if contents.embedding else from_before
         behind = (head,) if contents.loss else from_behind
-        body = (again,) * num_again + (kept,) * (num_layers - num_again)
+        body = tuple(
+            of_kind[kinds[layer], i < num_again] for i, layer in enumerate(contents.layers)
+        )
         held[place] = (*before, *body, *scale_updates(x, num_layers), *behind)
     return held
 

@@ -44,7 +44,7 @@ def test_run_files_are_valid(path: Path, validator: jsonschema.Draft202012Valida
         ("training.seq_length", "long"),
         ("training.precision", "int4"),
         ("parallelism.pipeline_schedule", "zb-h1"),
-        ("parallelism.expert_model_parallel_size", 2),
+        ("parallelism.expert_model_parallel_size", 0),
         ("parallelism.sequence_parallel", "perhaps"),
         ("cluster.node.gpu.tdp_w", -5),
         ("cluster.node.gpu", "h1000"),

@@ -261,3 +261,30 @@ def test_one_slow_gpu_unfolds_only_who_can_tell() -> None:
     """Per stage: its place in the grid, that place's tensor group, its data group, the rest."""
     run = small_run(small_cluster(8, slow_gpus={17: 0.8}), tp=4, pp=4)
     assert check_folding(run) == (4 * 4, 64)
+
+
+@pytest.mark.parametrize("slow_gpus", [{}, {13: 0.7}])
+@pytest.mark.parametrize("dispatcher", ["alltoall", "allgather", "flex"])
+@pytest.mark.parametrize(("tp", "ep", "etp"), [(1, 8, 1), (2, 4, 1), (2, 2, 2), (1, 2, 2)])
+def test_experts_on_a_grid_of_their_own(
+    tp: int, ep: int, etp: int, dispatcher: str, slow_gpus: dict[int, float]
+) -> None:
+    """4 nodes of 4 GPUs behind an oversubscribed tree, two stages, uneven loads."""
+    cluster = small_cluster(
+        4, 4, fabric=FABRICS["oversubscribed tree"], node_nics_per_node=2, slow_gpus=slow_gpus
+    )
+    run = small_run(
+        cluster, tp=tp, pp=2, num_microbatches=3,
+        model=small_model(
+            num_layers=4, num_experts=8, moe_ffn_hidden_size=256, moe_layer_freq=(0, 1, 1, 0),
+            moe_shared_expert_intermediate_size=128, add_bias_linear=False,
+        ),
+        training={"moe_routing": "zipf", "moe_zipf_exponent": 0.5},
+        parallelism={
+            "expert_model_parallel_size": ep, "expert_tensor_parallel_size": etp,
+            "moe_token_dispatcher_type": dispatcher, "sequence_parallel": tp > 1,
+            "moe_shared_expert_overlap": dispatcher == "alltoall",
+        },
+        optimizer=EVERYTHING,
+    )  # fmt: skip
+    check_folding(run)

@@ -9,7 +9,6 @@ from hardware.kernels import kernel_model
 from simulator.costs import Costs
 from simulator.overlap import concurrent_s
 from simulator.placement import GroupPlace, RankPlace
-from workloads.layers import transformer_layer
 from workloads.operations import (
     Attention,
     Collective,
@@ -21,6 +20,7 @@ from workloads.operations import (
     Ring,
 )
 from workloads.spec import ParallelismSpec, TrainingSpec
+from workloads.transformer import transformer_layer
 
 CLUSTER = small_cluster(2)
 KERNELS = kernel_model(H100_NODE.gpu)

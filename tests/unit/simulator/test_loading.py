@@ -109,7 +109,7 @@ def test_all_problems_at_once_with_exact_lines(tmp_path: Path) -> None:
 parallelism:
   tensor_model_paralel_size: 2
   pipeline_schedule: zb-h1
-  expert_model_parallel_size: 4
+  expert_model_parallel_size: 0
   seq_length: 7
 training:
   micro_batch_size: -1
@@ -131,7 +131,7 @@ optimizer: {clip_grad: -1, data_parallel_sharding: zero4}
         "'tensor_model_parallel_size'?",
         "run.yaml:3: parallelism.pipeline_schedule: 'zb-h1' is not allowed; choose gpipe, 1f1b, "
         "interleaved_1f1b, zb_h1, zb_h2, zb_v, dualpipe_v; did you mean 'zb_h1'?",
-        "run.yaml:4: parallelism.expert_model_parallel_size: '4' is not supported yet; allowed: 1",
+        "run.yaml:4: parallelism.expert_model_parallel_size: '0' is not a whole number above 0",
         "run.yaml:5: parallelism.seq_length: unknown key here; it belongs under training",
         "run.yaml:6: training.seq_length: missing key; it takes a whole number above 0",
         "run.yaml:7: training.micro_batch_size: '-1' is not a whole number above 0",

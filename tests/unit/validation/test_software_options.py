@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from workloads.layers import transformer_layer
 from workloads.operations import Collective, Gemm, MemoryBound, Overlapped
 from workloads.spec import ModelSpec, ParallelismSpec, TrainingSpec
+from workloads.transformer import transformer_layer
 
 S, B, H, T = 1024, 2, 2048, 4
 MODEL = ModelSpec(num_layers=4, hidden_size=H, num_attention_heads=16, vocab_size=51200)

@@ -8,10 +8,10 @@ from small_models import LAYOUTS, collectives, flops, gpt, layout, llama
 from small_models import training as train
 
 from workloads.backward import input_part, pass_operations, weight_part
-from workloads.layers import transformer_layer
 from workloads.operations import Gemm, Operation, Overlapped
 from workloads.spec import ParallelismSpec
 from workloads.stages import stage_chunks
+from workloads.transformer import transformer_layer
 
 
 def gemms(operations: tuple[Operation, ...]) -> Counter[str]:

@@ -7,7 +7,7 @@ from small_models import MICRO_BATCH, SEQUENCE, collectives, gpt, kinds, layout,
 from small_models import training as train
 
 from workloads.attention import attention_core
-from workloads.layers import Shapes, transformer_layer
+from workloads.layers import Shapes
 from workloads.operations import (
     MEMORY_BOUND_KERNELS,
     Attention,
@@ -20,6 +20,7 @@ from workloads.operations import (
     Overlapped,
 )
 from workloads.spec import ModelSpec, ParallelismSpec
+from workloads.transformer import transformer_layer
 
 STREAM = SEQUENCE * MICRO_BATCH * 64 * 2.0
 """Bytes of the residual stream: T h in two bytes."""

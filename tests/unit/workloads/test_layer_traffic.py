@@ -5,12 +5,13 @@ from small_models import gpt, layout, llama
 from small_models import training as train
 
 from workloads.attention import attention_core
-from workloads.layers import Shapes, transformer_layer
+from workloads.layers import Shapes
 from workloads.layout_checks import check_layout
 from workloads.memory import stage_memory
 from workloads.operations import Gemm, MemoryBound, Operation
 from workloads.passes import Pass
 from workloads.spec import OptimizerSpec, ParallelismSpec
+from workloads.transformer import transformer_layer
 
 PLAIN, PARALLEL = layout(2), layout(2, sequence_parallel=True)
 

@@ -6,7 +6,7 @@ import pytest
 from small_models import LAYOUTS, SEQUENCE, all_layers, gpt, layout, llama
 from small_models import training as train
 
-from workloads.flops import parameter_count
+from workloads.flops import active_parameter_count, parameter_count
 from workloads.presets import load_model, preset_names
 from workloads.spec import ModelSpec, ParallelismSpec
 from workloads.stages import stage_chunks
@@ -109,6 +109,40 @@ def test_published_counts_to_the_weight(name: str) -> None:
     assert parameter_count(load_model(name)) == published - left_out
 
 
+EXPERTS = {
+    "mixtral-8x7b": (46_702_792_704, "Hugging Face, safetensors"),
+    "mixtral-8x22b": (140.6e9, "Mistral AI: 141 B in all, 39 B active"),
+    "qwen2-57b-a14b": (57.41e9, "Hugging Face model card: 57.4 B"),
+    "qwen3-30b-a3b": (30_532_122_624, "Hugging Face, safetensors"),
+    "qwen3-235b-a22b": (235_093_634_560, "Hugging Face, safetensors"),
+    "deepseek-v2": (235_741_434_880, "Hugging Face, safetensors"),
+    "deepseek-v2-lite": (15_706_484_224, "Hugging Face, safetensors"),
+    "deepseek-v3": (671e9, "DeepSeek-AI 2024 (arXiv 2412.19437): 671 B"),
+    "kimi-k2": (1.03e12, "moonshotai, technical report: 1.04 T; Hugging Face: 1.03 T"),
+    "moonlight-16b-a3b": (15.96e9, "moonshotai, model card: 15.96 B"),
+    "grok1-314b": (314.9e9 + 0.8e9, "xAI prints 314 B: 314.9 B without the words"),
+    "gpt-oss-20b": (20.91e9, "OpenAI model card, table 1"),
+    "gpt-oss-120b": (116.83e9, "OpenAI model card, table 1"),
+    "llama4-scout": (107.77e9, "Meta: 109 B with 1 B of vision"),
+    "llama4-maverick": (400.7e9, "Meta: 400 B"),
+}
+"""Weights of models with experts, counted by those who publish them."""
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_published_counts_with_experts(name: str) -> None:
+    assert parameter_count(load_model(name)) == pytest.approx(EXPERTS[name][0], rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "printed_b"),
+    [("mixtral-8x7b", 12.9), ("mixtral-8x22b", 39), ("qwen3-30b-a3b", 3.3), ("deepseek-v3", 37),
+     ("deepseek-v2", 21), ("llama4-maverick", 17), ("qwen3-235b-a22b", 22)],
+)  # fmt: skip
+def test_active_weights(name: str, printed_b: float) -> None:
+    assert active_parameter_count(load_model(name)) / 1e9 == pytest.approx(printed_b, rel=0.02)
+
+
 EMBEDDING_AND_REST_B = {
     "nemotron4-15b": (3.1, 12.5),  # Parmar 2024 (arXiv 2402.16819), section 2, prints 3.2
     "nemotron4-340b": (9.4, 331.6),  # NVIDIA 2024 (arXiv 2406.11704), table 1
@@ -149,7 +183,7 @@ def test_loosely_printed_counts(name: str, printed_b: float) -> None:
 
 def test_every_preset_has_a_published_count() -> None:
     loose = {"gpt-1.7b", "korthikanti-1t"}
-    checked = {*PUBLISHED_B, *EXACT, *EMBEDDING_AND_REST_B, *ROUNDED_B, *loose}
+    checked = {*PUBLISHED_B, *EXACT, *EXPERTS, *EMBEDDING_AND_REST_B, *ROUNDED_B, *loose}
     assert checked == set(preset_names())
 
 

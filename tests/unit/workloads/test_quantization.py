@@ -11,11 +11,12 @@ from small_models import training as train
 
 from workloads.data_parallel import parameter_bytes_per_parameter
 from workloads.graph import build_work
-from workloads.layers import Shapes, transformer_layer
+from workloads.layers import Shapes
 from workloads.memory import layer_activation_bytes, stage_memory
 from workloads.operations import Collective, Gemm, LayerWork, MemoryBound, Operation, Overlapped
 from workloads.quantization import linear_parameters
 from workloads.spec import OptimizerSpec, ParallelismSpec, TrainingSpec
+from workloads.transformer import transformer_layer
 
 ALONE = layout()
 PAIR = layout(2, sequence_parallel=True)

@@ -5,9 +5,9 @@ from small_models import flops, gpt, layout, llama
 from small_models import training as train
 
 from workloads.flops import hardware_flops, model_flops
-from workloads.layers import transformer_layer
 from workloads.memory import layer_activation_bytes
 from workloads.spec import ModelSpec, TrainingSpec
+from workloads.transformer import transformer_layer
 
 T, H = 64, 64
 """Tokens and hidden size of the small models, on one rank."""

@@ -8,10 +8,10 @@ from small_models import BATCH, MICRO_BATCH, flops, gpt, layout, llama
 from small_models import training as train
 
 from workloads.graph import StepWork, build_work, operation_graph, pass_graph
-from workloads.layers import transformer_layer
 from workloads.operations import Collective
 from workloads.pipeline import Pass
 from workloads.spec import OptimizerSpec, ParallelismSpec
+from workloads.transformer import transformer_layer
 
 M = BATCH // MICRO_BATCH
 """Microbatches of a step without data parallelism: 8."""

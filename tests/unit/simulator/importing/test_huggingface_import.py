@@ -97,14 +97,11 @@ def test_name_of_the_model(tmp_path: Path) -> None:
     assert import_huggingface(changed(tmp_path, "gpt2")).model.name == tmp_path.name
 
 
-def test_sliding_window_is_told_if_used(tmp_path: Path) -> None:
+def test_sliding_window_is_taken_if_used(tmp_path: Path) -> None:
     used = import_huggingface(FIXTURES / "mistral-7b.json")
-    told = [fate.argument.spelled for fate in used.not_modelled]
-    modelled = has_field("window_size")
-    assert told == ([] if modelled else ["sliding_window"])
-    assert not modelled or used.model.model_dump()["window_size"] == 4096
+    assert (used.model.window_size, used.not_modelled) == (4096, ())
     unused = import_huggingface(FIXTURES / "qwen2.5-7b.json")
-    assert unused.not_modelled == ()
+    assert (unused.model.window_size, unused.not_modelled) == (None, ())
 
 
 def test_text_part_of_a_model_that_sees(tmp_path: Path) -> None:

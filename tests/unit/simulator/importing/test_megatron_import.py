@@ -108,7 +108,6 @@ def test_switched_off_and_idle_arguments_of_a_mapping() -> None:
     assert training.precision == "bf16"
     assert (result.unknown, result.not_modelled) == ((), ())
     why = {fate.argument.spelled: fate.words for fate in result.ignored}
-    assert why["moe_router_topk"] == "of experts, which this model does not have"
     assert why["fp8_wgrad"] == "of fp8, not used"
     assert why["output_layer_init_method"] == "switched off or empty"
 
