@@ -17,6 +17,7 @@ from pydantic import (
 )
 from typing_extensions import Self
 
+from workloads.layer_pattern import LayerPattern
 from workloads.layout_string import chunks_of_layout
 
 Count = Annotated[int, Field(gt=0)]
@@ -69,7 +70,7 @@ class ModelSpec(Spec):
     """Normalize queries and keys, head by head, before they are rotated."""
     window_size: Count | None = None
     """Keys that a query sees in layers with a sliding window; all before it when left out."""
-    window_attn_skip_freq: Count | tuple[Literal[0, 1], ...] | None = None
+    window_attn_skip_freq: LayerPattern | None = None
     """Which layers have the window: every layer but each n-th, or 1 (window) and 0 (all keys) for
     each layer; all of them when left out."""
     multi_latent_attention: bool = False
@@ -92,7 +93,7 @@ class ModelSpec(Spec):
     """Width of one expert; ffn_hidden_size when left out."""
     moe_shared_expert_intermediate_size: Annotated[int, Field(ge=0)] = 0
     """Width of the expert that every token goes to, all of them together; 0 for none."""
-    moe_layer_freq: Count | tuple[Literal[0, 1], ...] = 1
+    moe_layer_freq: LayerPattern = 1
     """Which layers have experts: each n-th from the first, or 1 (experts) and 0 (dense) for each
     layer."""
     mtp_num_layers: Annotated[int, Field(ge=0)] = 0
