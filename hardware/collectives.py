@@ -60,6 +60,7 @@ def collective_cost(
     shape: GroupShape,
     node: NodeSpec,
     nic_rate_bytes_per_s: float,
+    in_network_reduction: bool = False,
 ) -> CollectiveCost:
     """Price a collective of `num_bytes` among the ranks of `shape`.
 
@@ -72,8 +73,9 @@ def collective_cost(
     if wire_bytes == 0.0:
         return CollectiveCost(0.0, 0.0, node.nvlink.usable_bytes_per_s, "none", "none", 0)
     group = nccl.Group(
-        shape.num_ranks, shape.num_nodes, shape.nics_per_node_used, node, nic_rate_bytes_per_s
-    )
+        shape.num_ranks, shape.num_nodes, shape.nics_per_node_used, node, nic_rate_bytes_per_s,
+        in_network_reduction,
+    )  # fmt: skip
     best, time_s = _fastest(kind, num_bytes, group)
     local = group._replace(num_ranks=shape.num_ranks // shape.num_nodes, num_nodes=1)
     if shape.num_nodes > 1 and local.num_ranks > 1:

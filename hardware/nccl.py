@@ -8,8 +8,8 @@ a ramp, and the share of a link that long messages reach.
 Fitted to eight curves (NVIDIA dgxc-benchmarking, H100 x 8 all-reduce; MooreThreads SimuMax, H100 x
 8 all-gather and all-to-all; Azure AI-benchmarking-guide, A100 x 8; nccl-tests issue 309, H100 x 16
 by two users and x 32; stas00/ml-engineering, B200 x 8): mean absolute error 7 % from 1 MiB up.
-Scored on 28 others, A100 to B200, 4 to 256 GPUs: 7 % from 1 MiB up, 12 % over all sizes; below
-1 MiB launches dominate, which differ between hosts (13 to 45 us for the same eight H100). Curves of
+Scored on 34 others, A100 to GB300, 4 to 1,024 GPUs: 9 % from 1 MiB up (6 % as a mean of curves),
+13 % over all sizes; below 1 MiB launches dominate, which differ between hosts (13 to 45 us for the same eight H100). Curves of
 64 and 1,024 GPUs chose the form of the tree's ramp and of the ring's overlap; their error is 11 to
 23 %. Not described: networks other than InfiniBand and RoCE (AWS EFA, Slingshot: 25 to 50 % too
 fast), all-reduce over several NVL72 racks (20 to 60 % too fast).
@@ -45,6 +45,16 @@ NETWORK_US = {"tree": _Hop(5.0, 8.5, 14.0), "ring": _Hop(2.7, 4.0, 14.0)}
 NVLS_US = 25.0
 NVLS_TREE_NETWORK_US = 20.9
 """tuning.cc hwLatencies."""
+
+RACK_HOP_US = 0.9
+"""More for each LL or LL128 hop in an NVLink domain of more than 8 GPUs, whose switches are trays
+of their own: short all-gathers of 8 and 32 GB200 take 21 and 57 us, 1.5 us a hop (Google Cloud
+A4X); longer ones, by Simple, do not show it."""
+
+NVLS_SHARP_NETWORK_US = 18.0
+CHAIN_NVLINK_US, CHAIN_NETWORK_US = 2.8, 30.0
+"""tuning.cc hwLatencies of NVLS and CollNetChain, which need SHARP between nodes. What share of the
+NICs' rate they reach is taken as whole: no curve of them was read."""
 
 SLOW_RING = 1.4
 """tuning.cc: latency of a Simple ring all-reduce between nodes, times this, from Ampere on."""
@@ -154,6 +164,8 @@ class Group(NamedTuple):
     """That the members use."""
     node: NodeSpec
     nic_rate_bytes_per_s: float
+    in_network_reduction: bool = False
+    """Switches between nodes add up (SHARP)."""
 
     @property
     def architecture(self) -> str:
@@ -172,6 +184,11 @@ class Group(NamedTuple):
     def fabric_bytes_per_s(self) -> float:
         """Out of one node, over all NICs that its members use."""
         return self.nics_per_node * self.nic_rate_bytes_per_s
+
+    def nvlink_us(self, shape: Shape, protocol: Protocol) -> float:
+        """One hop inside a node."""
+        in_rack = self.node.gpus_per_node > 8 and protocol != "simple"
+        return _us(NVLINK_US, shape, protocol) + (RACK_HOP_US if in_rack else 0.0)
 
     @property
     def launch_s(self) -> float:
@@ -210,6 +227,8 @@ def ways(kind: Kind, group: Group) -> Iterator[Way]:
         yield _tree(protocol, group)
     if group.node.nvlink.in_switch_reduction and group.ranks_per_node >= NVLS_MIN_RANKS:
         yield _nvls(group) if group.num_nodes == 1 else _nvls_tree(group)
+    if group.in_network_reduction and group.num_nodes > 1:
+        yield _sharp(group)
 
 
 def send_way(same_node: bool, node: NodeSpec, nic_rate_bytes_per_s: float) -> Way:
@@ -244,7 +263,8 @@ def _ring(kind: Kind, protocol: Protocol, group: Group) -> Way:
     between = rounds * (group.num_nodes - 1)
     inside = rounds * (group.num_ranks - 1) - between
     shape: Shape = "tree" if group.num_ranks == group.num_nodes else "ring"
-    hops_us = inside * _us(NVLINK_US, "ring", protocol) + between * _us(NETWORK_US, shape, protocol)
+    hops_us = inside * group.nvlink_us("ring", protocol)
+    hops_us += between * _us(NETWORK_US, shape, protocol)
     steps_s = hops_us * 1e-6
     pipelined = protocol == "simple" and group.num_nodes > 1
     if pipelined and rounds == 2:
@@ -268,7 +288,7 @@ def _ring(kind: Kind, protocol: Protocol, group: Group) -> Way:
 def _tree(protocol: Protocol, group: Group) -> Way:
     """Up and down a chain inside each node and a binary tree between nodes."""
     depth = log2(group.num_nodes)
-    hops_us = (group.ranks_per_node - 1) * _us(NVLINK_US, "tree", protocol)
+    hops_us = (group.ranks_per_node - 1) * group.nvlink_us("tree", protocol)
     hops_us += floor(depth) * _us(NETWORK_US, "tree", protocol)
     rate = TREE_SHARE * group.ring_bytes_per_s("all_reduce") * group.once
     return Way(
@@ -315,6 +335,30 @@ def _nvls_tree(group: Group) -> Way:
         ramp=NVLS_TREE_RAMP,
         nvlink_weight=0.5 / group.once,
         nic_weight=(group.num_nodes - 1) / group.num_nodes / group.once,
+    )
+
+
+def _sharp(group: Group) -> Way:
+    """Switches between nodes add up: each byte of the buffer leaves a node once, and comes back
+    once. Inside the nodes NVLS where it can be, else a chain (NCCL's CollNetChain)."""
+    inside_s = NVLS_US * 1e-6
+    rate, nvlink_weight, ramp = _nvls_bytes_per_s(group), 0.5 / group.once, NVLS_TREE_RAMP
+    between_us = NVLS_SHARP_NETWORK_US
+    if not group.node.nvlink.in_switch_reduction or group.ranks_per_node < NVLS_MIN_RANKS:
+        inside_s = 2 * (group.ranks_per_node - 1) * CHAIN_NVLINK_US * 1e-6
+        rate, nvlink_weight = TREE_SHARE * group.node.nvlink.usable_bytes_per_s, 1.0
+        between_us, ramp = CHAIN_NETWORK_US, TREE_RAMP
+    outside = group.fabric_bytes_per_s * 2.0 * group.once
+    return Way(
+        algorithm="sharp",
+        protocol="simple",
+        start_s=group.launch_s,
+        steps_s=inside_s + between_us * 1e-6,
+        rate_bytes_per_s=outside if group.ranks_per_node == 1 else min(rate, outside),
+        num_channels=group.num_channels,
+        ramp=ramp,
+        nvlink_weight=nvlink_weight,
+        nic_weight=0.5 / group.once,
     )
 
 

@@ -164,6 +164,9 @@ class FabricSpec(Spec):
     queue_pairs: Annotated[int, Field(gt=0, le=1024)] = 1
     """Under ECMP, queue pairs that each NIC sends on, hashed one by one."""
     degraded: tuple[DegradedLink, ...] = ()
+    in_network_reduction: bool = False
+    """SHARP: InfiniBand switches add up all-reduces between nodes, so that each byte leaves a node
+    once. NCCL takes it where that is faster and its plugin is installed."""
     link_efficiency: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the line rate that long messages reach."""
     switch_latency_s: Seconds
@@ -294,6 +297,12 @@ class ClusterSpec(Spec):
         """This cluster with its NVLink at the rate that the profile says."""
         node = with_nvlink_share(self.node, self.profile.nvlink_efficiency)
         return self.model_copy(update={"node": node})
+
+
+def without_nvls(node: NodeSpec) -> NodeSpec:
+    """The node with its switches' reductions off, as NCCL_NVLS_ENABLE=0 has it."""
+    nvlink = node.nvlink.model_copy(update={"in_switch_reduction": False})
+    return node.model_copy(update={"nvlink": nvlink})
 
 
 def with_nvlink_share(node: NodeSpec, share: float) -> NodeSpec:

@@ -144,7 +144,10 @@ class Costs:
             return point_to_point(op.num_bytes, near, node, nic_rate, group.hop_latency_s)
         if op.kind == "token_exchange":
             return token_exchange_cost(op.num_bytes, op.choices, group.shape, node, nic_rate)
-        return collective_cost(op.kind, op.num_bytes, group.shape, node, nic_rate)
+        return collective_cost(
+            op.kind, op.num_bytes, group.shape, node, nic_rate,
+            self.cluster.fabric.in_network_reduction,
+        )  # fmt: skip
 
     def data_parallel(self, op: Collective, group: GroupPlace, num_weights: int) -> CollectiveCost:
         """A collective outside passes: the host checks it and, where the gradients or weights that

@@ -20,9 +20,9 @@ NODES = {
     "h20-sxm-96g": ("hgx-h20", "ndr-rail-optimized"),
     "h200-sxm-141g": ("dgx-h200", "ndr-rail-optimized"),
     "b200-sxm-180g": ("dgx-b200", "ndr-rail-optimized"),
-    "b300-sxm-288g": ("dgx-b300", "ndr-rail-optimized"),
+    "b300-sxm-288g": ("dgx-b300", "spectrum-x-b300"),
     "gb200-nvl72": ("gb200-nvl72", "ndr-rail-optimized"),
-    "gb300-nvl72": ("gb300-nvl72", "ndr-rail-optimized"),
+    "gb300-nvl72": ("gb300-nvl72", "spectrum-x-b300"),
 }
 """GPU, as runs tables name it -> node and fabric of the catalog that it is usually bought with."""
 
@@ -34,7 +34,7 @@ DOMAIN_GPUS = (72, 64, 32, 16, 8, 4)
 """GPUs of an NVLink domain of 72 that a job takes: the most that divide the job (whole trays)."""
 
 _NICS = re.compile(r"(\d+)\s*x\s*(\d+)\s*G(?:b|b/s)?", re.IGNORECASE)
-_PER_GPU = re.compile(r"(\d+)\s*Gb/s per GPU")
+_PER_GPU = re.compile(r"(\d+)\s*G(?:b/s)?(?: IB| RoCE)? per GPU")
 _BITS = 1e9 / 8
 
 

@@ -11,7 +11,7 @@ from hardware.collectives import GroupShape, collective_cost
 from hardware.kernels import AttentionKernel, GemmKind, KernelModel, kernel_model
 from hardware.nccl import Kind
 from hardware.presets import load_gpu
-from hardware.spec import NodeSpec
+from hardware.spec import NodeSpec, without_nvls
 from simulator.errors import ConfigError, Place, Problem
 from validation.clusters import NODES, full_node
 from validation.score import relative_error
@@ -61,6 +61,8 @@ KINDS: dict[str, Kind] = {
     "allgather": "all_gather",
     "reduce_scatter": "reduce_scatter",
     "reducescatter": "reduce_scatter",
+    "all_to_all": "all_to_all",
+    "alltoall": "all_to_all",
 }
 GPU_ALIASES = {
     "a100-sxm": "a100-sxm-80g",
@@ -97,8 +99,12 @@ def _collective_s(row: Row) -> float:
     kind = KINDS.get(row["collective"].lower())
     if kind is None:
         raise NoPredictionError(f"collective {row['collective']} is not built yet")
-    gpus, nic = int(row["gpus"]), row["nic"]
+    gpus, nic, how = int(row["gpus"]), row["nic"], row.get("algo_proto", "")
+    if "exclude" in how:
+        raise NoPredictionError("the table says that the run was degraded")
     node, nic_rate = _node(row["gpu"], nic)
+    if how.startswith("Ring"):
+        node = without_nvls(node)
     nodes = _num_nodes(int(row["nodes"] or 1), nic)
     if gpus % nodes or gpus // nodes > node.gpus_per_node:
         raise NoPredictionError(f"{gpus} GPUs do not lie evenly on {nodes} nodes")

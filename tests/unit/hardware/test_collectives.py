@@ -5,7 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware.collectives import GroupShape, bus_factor, collective_cost, point_to_point
+from hardware.nccl import Kind
 from hardware.presets import load_node, preset_names
+from hardware.spec import without_nvls
 
 H100, A100 = load_node("dgx-h100"), load_node("dgx-a100")
 NDR, HDR = 0.96 * 50e9, 0.96 * 25e9
@@ -213,3 +215,54 @@ def test_a_ring_over_nics_that_are_slow_to_send_again():
     for num_ranks, published in ((256, 75e9), (512, 44e9)):
         found = busbw("all_gather", 1e9, GroupShape(num_ranks, num_ranks // 8, 8), p5)
         assert found == pytest.approx(published, rel=0.2)
+
+
+# switches that reduce, on and off
+
+
+def test_nvls_off_leaves_rings_and_trees() -> None:
+    """1 GiB over 8 H100: a ring moves 2 x 7/8 of it at 0.965 x 370.8 GB/s; NVLS is faster."""
+    node, shape = load_node("dgx-h100"), GroupShape(8, 1, 0)
+    on = collective_cost("all_reduce", 2.0**30, shape, node, 48e9)
+    off = collective_cost("all_reduce", 2.0**30, shape, without_nvls(node), 48e9)
+    assert (on.algorithm, off.algorithm) == ("nvls", "ring")
+    assert off.time_s == pytest.approx(2**30 * 2 * 7 / 8 / (0.965 * 370.8e9), rel=0.05)
+    assert on.time_s < 0.85 * off.time_s
+
+
+def test_sharp_sends_each_byte_out_of_a_node_once() -> None:
+    """Ring of one GPU on each of 16 nodes: 2 x 15/16 of the buffer over its NIC. SHARP: once."""
+    node, shape = load_node("dgx-h100"), GroupShape(16, 16, 1)
+    ring, sharp = (
+        collective_cost("all_reduce", 2.0**32, shape, node, 48e9, sharp) for sharp in (False, True)
+    )
+    assert sharp.algorithm == "sharp"
+    assert sharp.wire_bytes * sharp.nic_weight == pytest.approx(2**32)
+    assert sharp.wire_bytes / sharp.rate_bytes_per_s == pytest.approx(2**32 / 48e9)
+    assert ring.wire_bytes / ring.rate_bytes_per_s >= 2 * 15 / 16 * 2**32 / 48e9 * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_to_all"])
+def test_sharp_changes_all_reduces_only(kind: Kind) -> None:
+    node, shape = load_node("dgx-h100"), GroupShape(32, 4, 8)
+    costs = [collective_cost(kind, 2.0**30, shape, node, 48e9, sharp) for sharp in (False, True)]
+    assert costs[0] == costs[1]
+
+
+def test_sharp_between_whole_nodes_is_bound_by_nvls() -> None:
+    """8 GPUs a node: the NICs would carry 8 x 48 GB/s of the buffer, NVLS 0.74 x 370.8."""
+    node, shape = load_node("dgx-h100"), GroupShape(64, 8, 8)
+    cost = collective_cost("all_reduce", 2.0**33, shape, node, 48e9, True)
+    assert cost.algorithm == "sharp"
+    assert cost.rate_bytes_per_s == pytest.approx(0.74 * 370.8e9 * 2 * 63 / 64)
+
+
+def test_hops_of_a_rack_take_longer() -> None:
+    """Short all-gathers of 8 and 32 GPUs: 24 more hops of 0.6 us, in a rack of 1.5 us."""
+    for name, hop_s in (("dgx-b200", 0.6e-6), ("gb200-nvl72", 1.5e-6)):
+        node = load_node(name).model_copy(update={"gpus_per_node": 8 if "dgx" in name else 72})
+        near, far = (
+            collective_cost("all_gather", 8.0, GroupShape(n, 1, 0), node, 48e9).time_s
+            for n in (8, 32)
+        )
+        assert far - near == pytest.approx(24 * hop_s, rel=1e-3)

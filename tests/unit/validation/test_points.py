@@ -7,6 +7,7 @@ import pytest
 from hardware.collectives import GroupShape, collective_cost
 from hardware.kernels import kernel_model
 from hardware.presets import load_fabric, load_gpu, load_node
+from hardware.spec import without_nvls
 from simulator.errors import ConfigError
 from validation.points import score_collectives, score_kernels
 
@@ -49,7 +50,7 @@ def test_a_rack_is_one_node(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("H100-SXM-80GB,8,1,NVLink,alltoall,8,10", "alltoall"),
+        ("H100-SXM-80GB,8,1,NVLink,sendrecv,8,10", "sendrecv"),
         ("MI355X,8,1,XGMI,all_reduce,8,10", "MI355X"),
         ("H100-SXM-80GB,9,2,8x400G,all_reduce,8,10", "evenly"),
         ("H20-96GB,16,2,NIC not recorded,all_reduce,8,10", "not recorded"),
@@ -99,3 +100,26 @@ def test_what_is_no_table(tmp_path: Path, score: object) -> None:
         score(table(tmp_path, "a,b\n1,2\n"))  # type: ignore[operator]
     with pytest.raises(ConfigError, match="cannot be read"):
         score(tmp_path / "none.csv")  # type: ignore[operator]
+
+
+def test_the_recorded_algorithm_is_priced(tmp_path: Path) -> None:
+    """Rings that were asked for; the same size by NVLS beside it."""
+    head = HEAD.replace("time_us", "time_us,algo_proto")
+    line = "H200-SXM-141GB,8,1,NVLink4,all_reduce,8589934592,41117,"
+    nvls, ring = score_collectives(
+        table(tmp_path, head + line + "NVLS\n" + line + "Ring (NVLS off)\n")
+    )
+    cost = collective_cost(
+        "all_reduce", 2.0**33, GroupShape(8, 1, 0), without_nvls(load_node("dgx-h200")), 1.0
+    )
+    assert ring.predicted_s == pytest.approx(cost.time_s)
+    assert nvls.predicted_s is not None
+    assert nvls.predicted_s < 0.85 * cost.time_s
+
+
+def test_a_run_that_its_table_calls_degraded_is_left_out(tmp_path: Path) -> None:
+    head = HEAD.replace("time_us", "time_us,algo_proto")
+    line = "B200-SXM-180GB,16,2,8x400G,all_gather,8,9,auto; DEGRADED (exclude from fits)\n"
+    (point,) = score_collectives(table(tmp_path, head + line))
+    assert point.predicted_s is None
+    assert "degraded" in point.reason
