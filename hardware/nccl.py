@@ -9,10 +9,10 @@ Fitted to eight curves (NVIDIA dgxc-benchmarking, H100 x 8 all-reduce; MooreThre
 8 all-gather and all-to-all; Azure AI-benchmarking-guide, A100 x 8; nccl-tests issue 309, H100 x 16
 by two users and x 32; stas00/ml-engineering, B200 x 8): mean absolute error 7 % from 1 MiB up.
 Scored on 34 others, A100 to GB300, 4 to 1,024 GPUs: 9 % from 1 MiB up (6 % as a mean of curves),
-13 % over all sizes; below 1 MiB launches dominate, which differ between hosts (13 to 45 us for the same eight H100). Curves of
-64 and 1,024 GPUs chose the form of the tree's ramp and of the ring's overlap; their error is 11 to
-23 %. Not described: networks other than InfiniBand and RoCE (AWS EFA, Slingshot: 25 to 50 % too
-fast), all-reduce over several NVL72 racks (20 to 60 % too fast).
+13 % over all sizes; below 1 MiB launches dominate, which differ between hosts (13 to 45 us for the
+same eight H100). Curves of 64 and 1,024 GPUs chose the form of the tree's ramp and of the ring's
+overlap; their error is 11 to 23 %. Not described: networks other than InfiniBand and RoCE (AWS EFA,
+Slingshot: 25 to 50 % too fast), all-reduce over several NVL72 racks (20 to 60 % too fast).
 """
 
 from collections.abc import Iterator
