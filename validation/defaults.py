@@ -15,8 +15,8 @@ HOST_OPERATION_S = 60e-6
 """Per operation of a layer. The smallest models of vTrain's single-node sweep (VIA-Research/vTrain,
 data/ground_truth_single.csv: hidden 1024, micro-batch 1) take 3.5 ms a layer and microbatch
 whatever their size, for 58 operations (forward, again, backward)."""
-NANOTRON_HOST_OPERATION_S = 115e-6
-"""nanotron on H100, tensor-parallel 8: 4.5 ms a layer at any width for 39 operations (hidden 2048,
+NANOTRON_HOST_OPERATION_S = 107e-6
+"""nanotron on H100, tensor-parallel 8: 4.5 ms a layer at any width for 42 operations (hidden 2048,
 micro-batch 1, of the Ultra-Scale Playbook's sweep)."""
 NANOTRON_RESERVED = 1.42
 """Reserved over our peak: its bf16 gradients beside the fp32 ones, unfused activations, fragments.
@@ -63,6 +63,7 @@ class Software:
     async_tensor_model_parallel_allreduce: bool = True
     cross_entropy_loss_fusion: bool = False
     bias_activation_fusion: bool = True
+    joined_keys_values: bool = False
     gpt_position_embedding: Literal["learned_absolute", "rope"] = "rope"
     """Of a model without a gated MLP; gated ones (Llama) are taken to rotate."""
     gpt_untied: bool = True
@@ -303,6 +304,7 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
             "optim/zero.py (sharded ones are copied for the reduce-scatter while the hook waits, "
             "weights for the all-gather after the step), "
             "tensor_parallel/functional.py (asynchronous column products), "
+            "models/llama.py (keys and values joined for FlashAttention's rotary kernel), "
             "pipeline_parallel/p2p.py (synchronous), models/base.py (stages)",
             pipeline_split="nanotron",
             overlap_grad_reduce=True,
@@ -312,6 +314,7 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
             attention_backend="flash",
             gradient_accumulation_fusion=False,
             overlap_p2p_communication=False,
+            joined_keys_values=True,
             bias_activation_fusion=False,
             host_operation_s=NANOTRON_HOST_OPERATION_S,
             reserved_over_needed=NANOTRON_RESERVED,

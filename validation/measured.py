@@ -337,6 +337,7 @@ def _training(
         cross_entropy_loss_fusion=software.cross_entropy_loss_fusion
         or "cross-entropy-loss-fusion" in arguments,
         cuda_graph=_cuda_graph(row),
+        joined_keys_values=software.joined_keys_values,
         bias_activation_fusion=software.bias_activation_fusion
         and "no-bias-swiglu-fusion" not in arguments,
     )

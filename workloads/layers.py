@@ -323,6 +323,15 @@ def qk_norm(x: Shapes, direction: str) -> tuple[Operation, ...]:
     )
 
 
+def joined_keys_values(x: Shapes, steps: tuple[str, ...]) -> tuple[Operation, ...]:
+    """Keys and values read and written once more by each step: joined and laid out side by side
+    forward; backward only their gradients are joined, the rest is views."""
+    if not x.training.joined_keys_values:
+        return ()
+    num_bytes = float(2 * x.tokens * 2 * x.kv_heads * x.model.head_dim * ELEMENT_BYTES)
+    return tuple(MemoryBound(f"keys and values {s}", "elementwise", num_bytes) for s in steps)
+
+
 def rotary(x: Shapes) -> tuple[Operation, ...]:
     """Rotates queries and keys: read and written once."""
     if x.model.position_embedding_type != "rope":

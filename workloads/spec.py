@@ -213,6 +213,9 @@ class TrainingSpec(Spec):
     """Replayed instead of launched by the host: `per_layer`, forward and backward of each
     transformer layer as one graph; `full_iteration`, all forwards and backwards of a step. Matters
     where cluster.profile.host_operation_s is set; the memory of graphs is not modelled."""
+    joined_keys_values: bool = False
+    """Keys and values are joined, and laid out side by side, by kernels of their own before they
+    are rotated (nanotron); otherwise attention takes them as they come."""
     bias_activation_fusion: bool = True
     """A gated activation is one kernel; otherwise SiLU and product are kernels of their own."""
     moe_grouped_gemm: bool = False

@@ -318,3 +318,17 @@ def test_backward_mirrors_forward() -> None:
     read = [op.parameters for op in work.forward if op.parameters]
     finished = [op.parameters for op in work.backward if op.parameters]
     assert finished == read[::-1]
+
+
+def test_joined_keys_and_values() -> None:
+    """4 key-value heads of 8, half of them here: 32 elements a token, read and written in two bytes
+    by each kernel; two forward, one backward, none unless asked for."""
+    num_bytes = SEQUENCE * MICRO_BATCH * 32 * 2 * 2.0
+    found = layer(PLAIN, llama(), joined_keys_values=True)
+    for operations, steps in ((found.forward, ("join", "layout")), (found.backward, ("join",))):
+        for step in steps:
+            (op,) = memory_bound(operations, f"keys and values {step}")
+            assert op.num_bytes == num_bytes
+        assert len([n for n in names(operations) if n.startswith("keys")]) == len(steps)
+    plain = layer(PLAIN, llama())
+    assert not [n for n in names(plain.forward + plain.backward) if n.startswith("keys")]
