@@ -23,6 +23,12 @@ from simulator.runspec import RunSpec
 from validation.arguments import layers_of_interleaving, quoted_arguments
 from validation.clusters import cluster_of
 from validation.defaults import Software, software_of
+from validation.experts import (
+    attention_fields,
+    expert_fields,
+    expert_layout,
+    expert_training,
+)
 from validation.network_notes import with_noted_network
 from validation.precisions import precision_setting
 from validation.recomputation import recompute_settings
@@ -164,12 +170,6 @@ def _check_supported(row: Row) -> None:
     task = row.get("task", "") or "pretrain"
     if task != "pretrain":
         raise NotModelledError(f"task {task}")
-    if (_integer(row, "num_experts") or 0) > 0:
-        raise NotModelledError("mixture of experts is not built yet")
-    if _flag(row, "multi_latent_attention"):
-        raise NotModelledError("multi-latent attention is not built yet")
-    if (_integer(row, "expert_model_parallel_size") or 1) > 1:
-        raise NotModelledError("expert_model_parallel_size above 1 is not built yet")
     if row.get("data_parallel_sharding", "") not in _SHARDING:
         raise NotModelledError(f"data-parallel sharding {row['data_parallel_sharding']}")
     needed = ("num_layers", "hidden_size", "num_attention_heads", "seq_length",
@@ -292,6 +292,7 @@ def _model(row: Row, software: Software, arguments: Mapping[str, str]) -> ModelS
     if "no biases" in row.get("notes", ""):
         bias = False
     norm = arguments.get("normalization") or ("RMSNorm" if gated else "LayerNorm")
+    special = {"add_bias_linear": bias, **attention_fields(row), **expert_fields(row)}
     return ModelSpec(
         name=row.get("model", "") or "custom",
         num_layers=int(row["num_layers"]),
@@ -305,10 +306,10 @@ def _model(row: Row, software: Software, arguments: Mapping[str, str]) -> ModelS
         normalization=norm,
         gated_linear_unit=gated,
         activation_function="silu" if gated else "squared_relu" if squared else "gelu",
-        add_bias_linear=bias,
         untie_embeddings_and_output_weights=untied,
         hidden_dropout=float(arguments.get("hidden-dropout") or dropout),
         attention_dropout=float(arguments.get("attention-dropout") or dropout),
+        **special,
     )
 
 
@@ -340,6 +341,7 @@ def _training(
         joined_keys_values=software.joined_keys_values,
         bias_activation_fusion=software.bias_activation_fusion
         and "no-bias-swiglu-fusion" not in arguments,
+        **expert_training(row, arguments),
     )
 
 
@@ -376,6 +378,7 @@ def _parallelism(
         overlap_p2p_communication=overlap_p2p,
         async_tensor_model_parallel_allreduce=software.async_tensor_model_parallel_allreduce,
         **split,
+        **expert_layout(row, arguments),
     )
 
 

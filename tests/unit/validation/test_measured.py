@@ -110,7 +110,6 @@ def test_layout_from_the_notes() -> None:
     ("changes", "reason"),
     [
         ({"task": "lora"}, "task lora"),
-        ({"num_experts": "8"}, "experts"),
         ({"precision": "fp8-delayed"}, "fp8-delayed"),
         ({"data_parallel_sharding": "4"}, "sharding 4"),
         ({"framework": "Fortran"}, "Fortran"),
