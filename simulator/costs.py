@@ -326,7 +326,7 @@ class Costs:
 
 def _launches(op: Compute) -> int:
     """What the host issues for an operation."""
-    return op.groups if isinstance(op, GroupedGemm) and op.sequential else 1
+    return op.launches if isinstance(op, GroupedGemm | MemoryBound) else 1
 
 
 def _at_host_pace(

@@ -75,6 +75,8 @@ class GroupedGemm:
     dtype: str = "bf16"
     accumulate_fp32: bool = False
     sequential: bool = False
+    launches: int = 1
+    """Operations that the host issues for it."""
     expert_parameters: int = 0
     """Weights of experts read (fwd) or whose gradient is complete when it ends (wgrad)."""
 
@@ -130,6 +132,8 @@ class MemoryBound:
     parameters: int = 0
     weight_gradient: bool = False
     """Part of the gradient of weights: what comes before it in the model does not wait for it."""
+    launches: int = 1
+    """Operations that the host issues for it, where it stands for several."""
 
     @property
     def flops(self) -> float:

@@ -237,3 +237,13 @@ def test_contradictions(
 
 def test_a_sound_layout_has_no_problems() -> None:
     assert problems(moe(), parallel()) == []
+
+
+@pytest.mark.parametrize(("grouped", "expected"), [(True, 1 + 4), (False, 1 + 11)])
+def test_the_host_issues_more_for_more_experts(grouped: bool, expected: int) -> None:
+    """8 experts on one rank: 0.53 or 1.43 operations each, and one."""
+    train = training(moe_grouped_gemm=grouped)
+    layer = transformer_layer(moe(), train, layout(), False, EXPERTS)
+    (fc1,) = of_kind(layer.forward, "expert fc1")
+    assert isinstance(fc1, GroupedGemm)
+    assert (fc1.launches, fc1.sequential) == (expected, not grouped)
