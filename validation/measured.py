@@ -374,6 +374,7 @@ def _parallelism(
         defer_embedding_wgrad_compute="defer-embedding-wgrad-compute" in arguments,
         wgrad_deferral_limit=_given(arguments, "wgrad-deferral-limit") or 0,
         sequence_parallel=sequence,
+        scatter_gather_tensors_in_pipeline="scatter/gather OFF" not in row.get("notes", ""),
         tp_comm_overlap=tp_overlap,
         overlap_p2p_communication=overlap_p2p,
         async_tensor_model_parallel_allreduce=software.async_tensor_model_parallel_allreduce,

@@ -336,6 +336,9 @@ class ParallelismSpec(Spec):
     """Microbatches, the first, for which it does; 0 for all."""
     overlap_p2p_communication: bool | None = None
     """Send and receive beside compute; off for gpipe and 1f1b, else on, when left out."""
+    scatter_gather_tensors_in_pipeline: bool = True
+    """Tensor-parallel ranks without sequence parallelism each send their part of a microbatch to
+    the next stage, which gathers it; otherwise each sends the whole."""
     tp_comm_overlap: bool = False
     """Pipeline GEMMs with their all-gather or reduce-scatter (userbuffers); needs
     sequence_parallel."""

@@ -64,10 +64,16 @@ def boundary_bytes(model: ModelSpec, training: TrainingSpec, parallelism: Parall
     """Bytes that one rank sends to the next stage per microbatch.
 
     With sequence parallelism its own tokens; with tensor parallelism alone 1/t of the activations,
-    which the receiving group gathers again (scatter-gather, Narayanan 2021, section 4.1).
+    which the receiving group gathers again (scatter-gather, Narayanan 2021, section 4.1), or all of
+    them.
     """
     whole = Shapes(model, training, parallelism).stream_bytes
-    return whole / parallelism.tensor_model_parallel_size
+    return whole / parallelism.tensor_model_parallel_size if _shares(parallelism) else whole
+
+
+def _shares(parallelism: ParallelismSpec) -> bool:
+    """Whether tensor-parallel ranks send a part of the activations each."""
+    return parallelism.sequence_parallel or parallelism.scatter_gather_tensors_in_pipeline
 
 
 def _regather(
@@ -76,6 +82,8 @@ def _regather(
     """What undoes the scatter on the receiving side: of activations and of gradients."""
     tp = parallelism.tensor_model_parallel_size
     if tp == 1 or parallelism.sequence_parallel or parallelism.pipeline_model_parallel_size == 1:
+        return (), ()
+    if not _shares(parallelism):
         return (), ()
     whole = boundary_bytes(model, training, parallelism) * tp
     gather = Collective("stage input", "all_gather", "tp", whole)

@@ -239,6 +239,12 @@ def _chunks(t: Translation) -> None:
         t.also(argument, "one chunk per stage")
 
 
+def _scatter_gather(t: Translation) -> None:
+    argument = t.take("no_scatter_gather_tensors_in_pipeline")
+    if argument is not None:
+        t.put(("parallelism", "scatter_gather_tensors_in_pipeline"), False, argument)
+
+
 def _fusions(t: Translation) -> None:
     off = [t.take(name) for name in ("no_bias_swiglu_fusion", "no_bias_gelu_fusion")]
     for argument in off:
@@ -418,8 +424,8 @@ SPELLED_OTHERWISE = (
 
 RULES: tuple[Callable[[Translation], None], ...] = (
     take_precision, _activation, _biases, _embeddings, _groups, _norm, _recomputation, _attention,
-    _chunks, _schedule, _fusions, _graphs, _rank_order, _host_layers, _sharding, _optimizer,
-    _window, _experts, _further_tokens, _rampup, _vocabulary,
+    _chunks, _schedule, _scatter_gather, _fusions, _graphs, _rank_order, _host_layers, _sharding,
+    _optimizer, _window, _experts, _further_tokens, _rampup, _vocabulary,
 )  # fmt: skip
 """What comes before the arguments that name a key of the run file."""
 

@@ -59,8 +59,7 @@ IGNORED: Mapping[str, str] = {
         high_priority_stream_groups disable_mamba_mem_eff_path
         disable_tp_comm_* tp_comm_bootstrap_backend tp_comm_overlap_cfg
         enable_gloo_process_groups disable_gloo_process_groups no_async_* attention_backend
-        pad_vocab_size_to scatter_gather_tensors_in_pipeline
-        no_scatter_gather_tensors_in_pipeline DDP_impl moe_aux_loss_coeff moe_z_loss_coeff
+        pad_vocab_size_to DDP_impl moe_aux_loss_coeff moe_z_loss_coeff
         moe_router_score_function moe_router_dtype moe_router_pre_softmax
         moe_router_topk_scaling_factor moe_router_enable_expert_bias moe_router_bias_update_rate
         moe_input_jitter_eps mtp_loss_scaling_factor use_dist_ckpt_* deepspeed deepspeed_config

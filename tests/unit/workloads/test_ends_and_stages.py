@@ -143,6 +143,16 @@ def test_scatter_gather_regathers_where_a_stage_receives() -> None:
         assert "receive" not in flat
 
 
+def test_each_rank_may_send_all() -> None:
+    """Then nothing is gathered again; under sequence parallelism they have but their shares."""
+    whole = {"scatter_gather_tensors_in_pipeline": False}
+    parallelism = layout(2, 2).model_copy(update=whole)
+    assert boundary_bytes(gpt(), train(), parallelism) == STREAM
+    flat = [x.name for x in sum(stage_chunks(gpt(), train(), parallelism).values(), ())]
+    assert "receive" not in flat
+    assert boundary_bytes(gpt(), train(), PARALLEL.model_copy(update=whole)) == STREAM / 2
+
+
 def test_each_rank_sends_its_share() -> None:
     for parallelism, share in ((layout(1, 2), 1), (layout(4, 2), 4), (PARALLEL, 2)):
         assert boundary_bytes(gpt(), train(), parallelism) == STREAM / share

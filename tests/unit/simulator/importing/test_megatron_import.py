@@ -145,6 +145,11 @@ def test_unset_variable_is_named() -> None:
         ("--transformer-impl local --use-flash-attn", "training.attention_backend", "flash"),
         ("--enable-cuda-graph", "training.cuda_graph", "per_layer"),
         ("--no-bias-swiglu-fusion", "training.bias_activation_fusion", False),
+        (
+            "--no-scatter-gather-tensors-in-pipeline",
+            "parallelism.scatter_gather_tensors_in_pipeline",
+            False,
+        ),
         ("--pipeline-model-parallel-size=2", "parallelism.pipeline_model_parallel_size", 2),
         ("--sequence-parallel", "parallelism.sequence_parallel", False),
         ("--tensor-model-parallel-size 2 --sequence-parallel",
