@@ -343,6 +343,10 @@ def _experts(t: Translation) -> None:
             continue
         if text.startswith(otherwise) or text.endswith(otherwise):  # alltoall_seq, global_aux_loss
             t.put(path_of(name), otherwise, t.arguments.pop(name))
+    if t.peek("moe_token_dispatcher_type") == "flex" and has_field("moe_token_dispatcher_type"):
+        for name in ("moe_enable_deepep", "moe_flex_dispatcher_backend"):
+            if (backend := t.take(name)) is not None:
+                t.also(backend, "in the dispatcher flex")
 
 
 def _further_tokens(t: Translation) -> None:
@@ -417,7 +421,8 @@ SPELLED_OTHERWISE = (
     "zero_bubble_v_schedule", "enable_zero_bubble", "use_torch_fsdp2", "zero_stage",
     "use_megatron_fsdp", "use_custom_fsdp", "data_parallel_sharding_strategy", "optimizer",
     "rampup_batch_size", "step_batch_size_schedule", "padded_vocab_size",
-    "extra_vocab_size", "pad_vocab_size_to", "mtp_num_layers", "use_tp_pp_dp_mapping",
+    "extra_vocab_size", "pad_vocab_size_to", "mtp_num_layers",
+    "moe_token_dispatcher_type", "moe_enable_deepep", "moe_flex_dispatcher_backend", "use_tp_pp_dp_mapping",
     "tokenizer_type", "tokenizer_model", "tokenizer_name_or_path", "vocab_file",
 )  # fmt: skip
 """Arguments that the rules read and that are no key of the run file."""
