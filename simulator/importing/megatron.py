@@ -422,7 +422,8 @@ SPELLED_OTHERWISE = (
     "use_megatron_fsdp", "use_custom_fsdp", "data_parallel_sharding_strategy", "optimizer",
     "rampup_batch_size", "step_batch_size_schedule", "padded_vocab_size",
     "extra_vocab_size", "pad_vocab_size_to", "mtp_num_layers",
-    "moe_token_dispatcher_type", "moe_enable_deepep", "moe_flex_dispatcher_backend", "use_tp_pp_dp_mapping",
+    "moe_token_dispatcher_type", "moe_enable_deepep", "moe_flex_dispatcher_backend",
+    "use_tp_pp_dp_mapping",
     "tokenizer_type", "tokenizer_model", "tokenizer_name_or_path", "vocab_file",
 )  # fmt: skip
 """Arguments that the rules read and that are no key of the run file."""

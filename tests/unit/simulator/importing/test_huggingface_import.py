@@ -8,7 +8,6 @@ import pytest
 
 from simulator.errors import ConfigError
 from simulator.importing.huggingface_import import import_huggingface
-from simulator.importing.translation import has_field
 from simulator.loading import load_run
 from workloads.presets import load_model
 
@@ -33,15 +32,11 @@ PARAMETERS = {
 
 LEFT_OUT = {
     "qwen2.5-7b": 28 * (3584 + 2 * 4 * 128),  # biases of q, k and v
-    "qwen3-8b": 0 if has_field("qk_layernorm") else 36 * 2 * 128,  # norms of q and k
     "deepseek-v3": 58 * 256,  # the router's corrections
     # biases of experts, router, q, k, v and projection; sinks
     "gpt-oss-20b": 24 * (32 * 3 * 2880 + 32 + 80 * 64 + 2880 + 64),
 }
 """Weights of these that the model does not have."""
-
-EXPERTS = ("mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-20b", "deepseek-v3")
-MODELLED = sorted(set(PARAMETERS) - set(() if has_field("num_experts") else EXPERTS))
 
 
 def changed(folder: Path, name: str, **values: Any) -> Path:
@@ -53,27 +48,20 @@ def changed(folder: Path, name: str, **values: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", MODELLED)
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_parameter_counts_as_published(name: str) -> None:
     found = import_huggingface(FIXTURES / f"{name}.json").num_parameters
     assert found == PARAMETERS[name] - LEFT_OUT.get(name, 0)
 
 
-@pytest.mark.skipif(has_field("num_experts"), reason="experts are modelled")
-@pytest.mark.parametrize("name", EXPERTS)
-def test_experts_are_refused_in_words(name: str) -> None:
-    with pytest.raises(ConfigError, match="a mixture of experts is not modelled yet"):
-        import_huggingface(FIXTURES / f"{name}.json")
-
-
-@pytest.mark.parametrize("name", ["llama3-8b"])
+@pytest.mark.parametrize("name", ["llama3-8b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3"])
 def test_same_as_the_preset(name: str) -> None:
     preset, model = load_model(name), import_huggingface(FIXTURES / f"{name}.json").model
     skipped = {"name", "source", "max_position_embeddings"}
     assert model.model_dump(exclude=skipped) == preset.model_dump(exclude=skipped)
 
 
-@pytest.mark.parametrize("name", MODELLED)
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_model_file_loads_in_a_run(name: str, tmp_path: Path) -> None:
     imported = import_huggingface(FIXTURES / f"{name}.json")
     path = tmp_path / "model.yaml"
@@ -87,6 +75,15 @@ def test_model_file_loads_in_a_run(name: str, tmp_path: Path) -> None:
     )  # fmt: skip
     assert run.model == imported.model
     assert imported.unknown == ()
+
+
+def test_layers_without_experts(tmp_path: Path) -> None:
+    dense_first = import_huggingface(FIXTURES / "deepseek-v3.json").model
+    assert dense_first.moe_layer_freq == (0, 0, 0, *(1,) * 58)
+    path = changed(tmp_path, "qwen3-30b-a3b", num_hidden_layers=6, decoder_sparse_step=2,
+                   mlp_only_layers=[3])  # fmt: skip
+    assert import_huggingface(path).model.moe_layer_freq == (0, 1, 0, 0, 0, 1)
+    assert import_huggingface(FIXTURES / "qwen3-30b-a3b.json").model.moe_layer_freq == 1
 
 
 def test_name_of_the_model(tmp_path: Path) -> None:

@@ -100,6 +100,28 @@ def test_mappings_of_arguments() -> None:
     assert nemo.cluster.num_gpus == 16
 
 
+def test_mixture_of_experts() -> None:
+    result = imported("mixtral_8x7b.sh")
+    run = result.run
+    assert (run.model.num_experts, run.model.moe_router_topk) == (8, 2)
+    assert run.model.expert_ffn_size == 14336
+    assert run.parallelism.expert_model_parallel_size == 8
+    assert run.parallelism.moe_token_dispatcher_type == "alltoall"
+    assert (run.training.moe_grouped_gemm, run.training.moe_permute_fusion) == (True, False)
+    assert (result.unknown, result.not_modelled) == ((), ())
+
+
+def test_deepseek_v3_as_a_mapping() -> None:
+    result = imported("deepseek_v3.yaml")
+    model, parallelism = result.run.model, result.run.parallelism
+    assert model.moe_layer_freq == (0,) * 3 + (1,) * 58
+    assert (model.multi_latent_attention, model.q_lora_rank, model.v_head_dim) == (True, 1536, 128)
+    assert parallelism.virtual_pipeline_model_parallel_size == 2
+    assert result.run.training.recompute_modules == ("mla_up_proj", "mlp", "moe_act")
+    assert result.run.cluster.num_gpus == 1024  # 64 x 16: one copy of every expert
+    assert "--mtp-num-layers" in [fate.argument.spelled for fate in result.not_modelled]
+
+
 def test_switched_off_and_idle_arguments_of_a_mapping() -> None:
     result = imported("sections.yaml")
     model, training = result.run.model, result.run.training
