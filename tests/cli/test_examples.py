@@ -26,6 +26,7 @@ EXAMPLES = ROOT / "examples"
         ("llama3-70b-16xh200", 16, 16 // (4 * 2), 64 // 2),
         ("llama2-7b-8xa100-40g", 8, 8 // 2, 128 // 4),
         ("mixtral-8x7b-64xh100", 64, 64 // 4, 256 // 16),
+        ("deepseek-v3-1024xh100", 1024, 1024 // (2 * 16), 8192 // 32),
         ("toy-2-nodes", 2 * 8, 16 // (2 * 2), 32 // 4),
     ],
 )
@@ -37,7 +38,7 @@ def test_sizes(name: str, num_gpus: int, data_parallel_size: int, num_microbatch
 
 
 def test_each_is_listed() -> None:
-    assert len(list(EXAMPLES.glob("*.yaml"))) == 11
+    assert len(list(EXAMPLES.glob("*.yaml"))) == 12
 
 
 def test_the_headline_is_the_published_model() -> None:

@@ -40,6 +40,7 @@ def peak_gb(result: Result) -> float:
         ("llama3-70b-16xh200", HALF_GRADIENTS, 92.1),
         ("llama3-70b-16xh200",
          (*UNSHARDED, *STORED, "parallelism.sequence_parallel=false"), 199.6),
+        ("deepseek-v3-1024xh100", (), 65.5),
         ("llama2-7b-8xa100-40g", (), 33.1),
         ("llama2-7b-8xa100-40g", STORED, 41.0),
         ("llama2-7b-8xa100-40g", (*UNSHARDED, *STORED), 71.3),
@@ -53,6 +54,24 @@ def test_weights_and_gradients_alone_exceed_24_gb() -> None:
     """2 + 4 bytes for each of 8.03e9 parameters."""
     memory = simulated("llama3-8b-8xh100").to_json()["memory"]
     assert memory["weights"] + memory["gradients"] == pytest.approx(6 * 8.030e9, rel=1e-3)
+
+
+NAIVE = (
+    "training.moe_grouped_gemm=false",
+    "training.moe_permute_fusion=false",
+    "parallelism.moe_token_dispatcher_type=allgather",
+    "optimizer.overlap_grad_reduce=false",
+    "optimizer.overlap_param_gather=false",
+)
+UNEVEN = ("training.moe_routing=zipf", "training.moe_zipf_exponent=0.2")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "page_says_s"), [((), 2.73), (NAIVE, 2.73 * 1.24), (UNEVEN, 3.28)]
+)
+def test_mixtral(overrides: tuple[str, ...], page_says_s: float) -> None:
+    found = simulated("mixtral-8x7b-64xh100", *overrides).trace.step_time_s
+    assert found == pytest.approx(page_says_s, rel=0.02)
 
 
 def test_recomputation_costs_a_third_of_the_step() -> None:
