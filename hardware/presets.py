@@ -1,4 +1,4 @@
-"""The shipped catalog: GPUs, nodes and fabrics by name, one YAML file each.
+"""The shipped catalog: GPUs, nodes, fabrics and profiles by name, one YAML file each.
 
 `read_preset` gives the raw mapping, for a loader that lays a user's settings over it; `load_gpu`,
 `load_node` and `load_fabric` give checked specs. A node file names its GPU by preset name.
@@ -12,7 +12,7 @@ import yaml
 
 from hardware.spec import FabricSpec, GpuSpec, NodeSpec
 
-PresetKind: TypeAlias = Literal["gpus", "nodes", "fabrics"]
+PresetKind: TypeAlias = Literal["gpus", "nodes", "fabrics", "profiles"]
 
 _CATALOG = Path(__file__).parent / "catalog"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

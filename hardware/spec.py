@@ -266,7 +266,8 @@ class ClusterSpec(Spec):
     num_nodes."""
     background: tuple[BackgroundJob, ...] = ()
     profile: ProfileSpec = ProfileSpec()
-    """Calibration to real runs, as a mapping or the path of a YAML file."""
+    """Calibration to real runs: a preset, the path of a YAML file (`clustersim calibrate` writes
+    them), or a mapping."""
 
     @property
     def num_gpus(self) -> int:

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from hardware.spec import FabricSpec, GpuSpec, NodeSpec
+from hardware.spec import FabricSpec, GpuSpec, NodeSpec, ProfileSpec
 from simulator.errors import ConfigError, Place, Problem
 from simulator.overrides import PRESET_KINDS, Kind
 from simulator.preset_loading import KINDS, at, preset_names, resolve_presets
@@ -18,11 +18,12 @@ from simulator.yaml_lines import Located
 from workloads.flops import parameter_count
 from workloads.spec import ModelSpec
 
-PresetSpec = GpuSpec | NodeSpec | FabricSpec | ModelSpec
-_SPEC_OF: Mapping[Kind, type[GpuSpec] | type[NodeSpec] | type[FabricSpec] | type[ModelSpec]] = {
+PresetSpec = GpuSpec | NodeSpec | FabricSpec | ProfileSpec | ModelSpec
+_SPEC_OF: Mapping[Kind, type[PresetSpec]] = {
     "gpus": GpuSpec,
     "nodes": NodeSpec,
     "fabrics": FabricSpec,
+    "profiles": ProfileSpec,
     "models": ModelSpec,
 }
 
@@ -81,6 +82,8 @@ def _figures(spec: PresetSpec) -> dict[str, str]:
         return _gpu_figures(spec)
     if isinstance(spec, NodeSpec):
         return _node_figures(spec)
+    if isinstance(spec, ProfileSpec):
+        return _profile_figures(spec)
     return _fabric_figures(spec) if isinstance(spec, FabricSpec) else _model_figures(spec)
 
 
@@ -114,6 +117,13 @@ def _fabric_figures(spec: FabricSpec) -> dict[str, str]:
         "over-\nsubscribed": f"{spec.oversubscription:g}",
         "nodes\nper unit": str(spec.nodes_per_unit),
     }
+
+
+def _profile_figures(spec: ProfileSpec) -> dict[str, str]:
+    """What differs from the profile that ships."""
+    plain = ProfileSpec()
+    said = {k: v for k, v in spec if v != getattr(plain, k) and k not in ("name", "source")}
+    return {"sets": ", ".join(f"{key} {value:g}" for key, value in said.items())}
 
 
 def _model_figures(spec: ModelSpec) -> dict[str, str]:

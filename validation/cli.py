@@ -114,6 +114,80 @@ def compare(
         print_comparison(comparison, summary_console())
 
 
+@app.command()
+def calibrate(
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="PROFILE.yaml", help="The profile to write.")
+    ],
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUNS.csv]...", help="Tables of measured runs."),
+    ] = None,
+    logs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--log",
+            metavar="RUN.yaml=LOG",
+            help="A Megatron-LM log or profiler trace, and its run; may be repeated.",
+        ),
+    ] = None,
+    collectives: Annotated[
+        list[str] | None,
+        typer.Option("--collectives", metavar="POINTS.csv", help="Measured collectives."),
+    ] = None,
+    kernels: Annotated[
+        list[str] | None,
+        typer.Option("--kernels", metavar="TABLE.csv", help="Measured kernels."),
+    ] = None,
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option("--fit", metavar="NAME", help="A parameter to fit; all if none is named."),
+    ] = None,
+    folds: Annotated[int, typer.Option("--folds", min=2, help="Of the cross-validation.")] = 5,
+    seed: Annotated[int, typer.Option("--seed", help="Of the folds.")] = 0,
+    processes: Annotated[
+        int | None, typer.Option("--processes", min=1, help="Simulations at a time.")
+    ] = None,
+    json_: Json = None,
+    quiet: Quiet = False,
+) -> None:
+    """Fit a hardware profile to real runs, logs, traces, collectives and kernels."""
+    from simulator.files import check_output
+
+    check_output(Path(output), "--output", (".yaml", ".yml"))
+    check_outputs(None, {"--json": json_})
+    from validation.calibration.calibrate import calibrate as fit_profile
+    from validation.calibration.observations import read_observations
+    from validation.calibration.parameters import chosen_parameters
+    from validation.calibration.report import print_calibration, write_profile
+
+    chosen = chosen_parameters(parameters or ())
+    with _working("calibrating"):
+        observations = read_observations(
+            _paths(tables), _pairs(logs), _paths(collectives), _paths(kernels)
+        )
+        found = fit_profile(observations, chosen, folds=folds, seed=seed, processes=processes)
+    write_profile(Path(output), found)
+    if json_ is not None:
+        write_json(json_, found.to_json())
+    if not quiet and json_ != "-":
+        print_calibration(found, summary_console())
+
+
+def _paths(names: list[str] | None) -> list[Path]:
+    return [Path(name) for name in names or ()]
+
+
+def _pairs(texts: list[str] | None) -> list[tuple[Path, Path]]:
+    pairs = []
+    for text in texts or ():
+        run_file, equals, log = text.partition("=")
+        if not (run_file and equals and log):
+            raise ConfigError(f"--log {text}: must read RUN.yaml=LOG")
+        pairs.append((Path(run_file), Path(log)))
+    return pairs
+
+
 def _points(collectives: str | None, kernels: str | None, json_: str | None, shows: bool) -> None:
     from validation.points import score_collectives, score_kernels
     from validation.validation_report import print_points

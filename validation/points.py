@@ -5,18 +5,20 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from hardware.collectives import GroupShape, collective_cost
 from hardware.kernels import AttentionKernel, GemmKind, KernelModel, kernel_model
 from hardware.nccl import Kind
 from hardware.presets import load_gpu
-from hardware.spec import NodeSpec, without_nvls
+from hardware.spec import NodeSpec, ProfileSpec, with_nvlink_share, without_nvls
 from simulator.errors import ConfigError, Place, Problem
 from validation.clusters import NODES, full_node
 from validation.score import relative_error
 
 Row = Mapping[str, str]
+Point: TypeAlias = tuple[str, Row, float | None]
+AS_SHIPPED = ProfileSpec()
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,23 @@ def score_collectives(path: Path) -> list[ScoredPoint]:
 
     Raises `ConfigError` for a file that cannot be read, lacks columns, or holds no numbers.
     """
-    return list(_score(path, COLLECTIVE_COLUMNS, _collective_group, _collective_s))
+    return [_scored(point, collective_seconds) for point in collective_rows(path)]
+
+
+def collective_rows(path: Path) -> Iterator[Point]:
+    """Group, row and measured seconds of each line of such a table."""
+    return _points(path, COLLECTIVE_COLUMNS, _collective_group)
 
 
 def _collective_group(row: Row) -> str:
     return f"{row['collective']} {row['gpus']} {row['gpu']} on {row['nodes']} nodes, {row['nic']}"
 
 
-def _collective_s(row: Row) -> float:
+def collective_seconds(row: Row, profile: ProfileSpec = AS_SHIPPED) -> float:
+    """What the model says of a row, with links as good as the profile has them.
+
+    Raises `NoPredictionError` for what it does not cover.
+    """
     kind = KINDS.get(row["collective"].lower())
     if kind is None:
         raise NoPredictionError(f"collective {row['collective']} is not built yet")
@@ -112,6 +123,8 @@ def _collective_s(row: Row) -> float:
     if nodes > 1 and "not recorded" in nic:
         raise NoPredictionError("the network was not recorded")
     shape = GroupShape(gpus, nodes, max(1, min(node.ports_per_node, local)) if nodes > 1 else 0)
+    node = with_nvlink_share(node, profile.nvlink_efficiency)
+    nic_rate *= profile.network_efficiency
     return collective_cost(kind, float(row["bytes"]), shape, node, nic_rate).time_s
 
 
@@ -145,11 +158,31 @@ def score_kernels(path: Path) -> list[ScoredPoint]:
 
     Raises `ConfigError` as `score_collectives` does.
     """
+    return [_scored(point, kernel_seconds) for point in kernel_rows(path)]
+
+
+def kernel_rows(path: Path) -> Iterator[Point]:
+    """Group, row and measured seconds of each line of such a table."""
     columns = _header(path)
     if {"M", "N", "K"} <= set(columns):
-        return list(_score(path, ("op", "dtype", "M", "N", "K", "time_us"), _op, _gemm_s))
+        return _points(path, ("op", "dtype", "M", "N", "K", "time_us"), _op)
     needed = ("dir", "dtype", "causal", "batch", "heads", "kv_heads", "seq", "head_dim", "time_us")
-    return list(_score(path, needed, _implementation, _attention_s))
+    return _points(path, needed, _implementation)
+
+
+def kernel_class(row: Row) -> str:
+    """gemm or attention."""
+    return "gemm" if "M" in row else "attention"
+
+
+def kernel_seconds(row: Row, profile: ProfileSpec = AS_SHIPPED) -> float:
+    """What the model says of a row, at the efficiency that the profile gives its class.
+
+    Raises `NoPredictionError` for what it does not cover.
+    """
+    if kernel_class(row) == "gemm":
+        return _gemm_s(row) / profile.gemm_efficiency
+    return _attention_s(row) / profile.attention_efficiency
 
 
 def _op(row: Row) -> str:
@@ -200,18 +233,19 @@ def _header(path: Path) -> Sequence[str]:
     return next(_read(path), {}).keys()  # type: ignore[return-value]
 
 
-def _score(
-    path: Path, columns: Sequence[str], group: Callable[[Row], str], seconds: Callable[[Row], float]
-) -> Iterator[ScoredPoint]:
+def _points(path: Path, columns: Sequence[str], group: Callable[[Row], str]) -> Iterator[Point]:
     for row in _read(path, columns):
-        measured_s = float(row["time_us"]) * 1e-6 if row["time_us"] else None
-        if measured_s is None:
-            yield ScoredPoint(row, group(row), None, None, "no time was measured")
-            continue
-        try:
-            yield ScoredPoint(row, group(row), measured_s, seconds(row))
-        except ValueError as error:
-            yield ScoredPoint(row, group(row), measured_s, None, str(error))
+        yield group(row), row, float(row["time_us"]) * 1e-6 if row["time_us"] else None
+
+
+def _scored(point: Point, seconds: Callable[[Row], float]) -> ScoredPoint:
+    group, row, measured_s = point
+    if measured_s is None:
+        return ScoredPoint(row, group, None, None, "no time was measured")
+    try:
+        return ScoredPoint(row, group, measured_s, seconds(row))
+    except ValueError as error:
+        return ScoredPoint(row, group, measured_s, None, str(error))
 
 
 def _read(path: Path, columns: Sequence[str] = ()) -> Iterator[Row]:

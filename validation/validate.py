@@ -17,6 +17,7 @@ from simulator.simulate import simulate
 from validation.measured import (
     MeasuredRun,
     NotModelledError,
+    Row,
     read_runs,
     reserved_over_needed,
     run_specs,
@@ -84,6 +85,14 @@ def score_run(measured: MeasuredRun) -> Scored:
         return _predicted(blank, measured, run, notes)
     except (NotModelledError, SimulationError) as error:
         return replace(blank, skipped=True, reason=str(error))
+
+
+def best_spec(row: Row) -> RunSpec:
+    """What to simulate for a row; of several specs for unpublished settings, the fastest that fits.
+
+    Raises `NotModelledError` and `SimulationError` as `score_run` catches them.
+    """
+    return _best(run_specs(row))[0]
 
 
 def _best(specs: Sequence[RunSpec]) -> tuple[RunSpec, tuple[str, ...]]:

@@ -1,0 +1,1 @@
+"""Fit a hardware profile to real runs, logs, traces, collectives and kernels."""
