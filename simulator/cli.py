@@ -5,6 +5,7 @@ work are imported inside the commands, so that `--help` answers at once.
 """
 
 import gc
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -82,6 +83,14 @@ Set = Annotated[
         help="Override a value of the run file, such as cluster.num_nodes=4; may be repeated.",
     ),
 ]
+Profile = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="PROFILE",
+        help="Take the cluster's profile from a file that calibrate wrote, or from the catalog.",
+    ),
+]
 Json = Annotated[
     str | None,
     typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is stdout."),
@@ -99,6 +108,7 @@ RequireFit = Annotated[
 def simulate(
     run_file: RunFile,
     set_: Set = None,
+    profile: Profile = None,
     json_: Json = None,
     quiet: Quiet = False,
     gantt: Annotated[
@@ -132,7 +142,7 @@ def simulate(
     outputs = {"--json": json_, "--gantt": gantt, "--trace": trace, "--report": report}
     check_outputs(run_file, outputs)
     window = _window(gantt_window, gantt_stage, gantt)
-    run = _load(run_file, set_)
+    run = _load(run_file, overrides(set_, profile))
     _check_stage(run, gantt_stage)
     result = _simulated(run, not no_fold)
     _check_window(window, result)
@@ -162,13 +172,14 @@ def simulate(
 def explain(
     run_file: RunFile,
     set_: Set = None,
+    profile: Profile = None,
     json_: Json = None,
     quiet: Quiet = False,
     no_fold: NoFold = False,
 ) -> None:
     """Say why the MFU is what it is: a waterfall from peak to achieved."""
     check_outputs(run_file, {"--json": json_})
-    result = _simulated(_load(run_file, set_), not no_fold)
+    result = _simulated(_load(run_file, overrides(set_, profile)), not no_fold)
     _write_result(result, json_)
     if _shows_summary(json_, quiet):
         from simulator.report import print_explain
@@ -180,13 +191,14 @@ def explain(
 def memory(
     run_file: RunFile,
     set_: Set = None,
+    profile: Profile = None,
     json_: Json = None,
     quiet: Quiet = False,
     require_fit: RequireFit = False,
 ) -> None:
     """Memory per GPU and pipeline stage, and whether it fits."""
     check_outputs(run_file, {"--json": json_})
-    result = _simulated(_load(run_file, set_), True)
+    result = _simulated(_load(run_file, overrides(set_, profile)), True)
     _write_result(result, json_)
     if _shows_summary(json_, quiet):
         from simulator.report import print_memory
@@ -245,7 +257,16 @@ def main() -> None:
         gc.freeze()  # nor when the interpreter ends: 0.2 s of a headline step
 
 
-def _load(run_file: str, overrides: list[str] | None) -> "RunSpec":
+def overrides(set_: list[str] | None, profile: str | None) -> list[str]:
+    """Settings to lay over a run file; a profile's path is relative to the working directory."""
+    if profile is None:
+        return set_ or []
+    is_file = "/" in profile or profile.lower().endswith((".yaml", ".yml", ".json"))
+    name = str(Path(profile).resolve()) if is_file else profile
+    return [f"cluster.profile={json.dumps(name)}", *(set_ or [])]
+
+
+def _load(run_file: str, overrides: list[str]) -> "RunSpec":
     from simulator.loading import load_run
 
     return load_run(run_file, overrides or ())

@@ -13,12 +13,14 @@ import typer
 
 from simulator.cli import (
     Json,
+    Profile,
     Quiet,
     RunFile,
     Set,
     app,
     check_outputs,
     main,
+    overrides,
     summary_console,
     write_json,
 )
@@ -56,6 +58,10 @@ def validate(
         str | None,
         typer.Option("--report", metavar="FILE", help="Write a page or chart, .html or .png."),
     ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", metavar="PROFILE.yaml", help="Predict under what it sets."),
+    ] = None,
     processes: Annotated[
         int | None,
         typer.Option("--processes", min=1, help="Rows at a time; as many as cores if left out."),
@@ -74,10 +80,12 @@ def validate(
         _points(collectives, kernels, json_, shows)
         return
     from validation import validation_report
+    from validation.profiles import profile_fields
     from validation.validate import report_json, validate_tables
 
+    changes = {} if profile is None else profile_fields(profile)
     with _progress() as progress:
-        scored = validate_tables([Path(t) for t in tables or ()], progress, processes)
+        scored = validate_tables([Path(t) for t in tables or ()], progress, processes, changes)
     result = report_json(scored)
     if json_ is not None:
         write_json(json_, result)
@@ -95,6 +103,7 @@ def compare(
         typer.Argument(metavar="LOG", help="A Megatron-LM log, or a profiler trace (.json[.gz])."),
     ],
     set_: Set = None,
+    profile: Profile = None,
     json_: Json = None,
     quiet: Quiet = False,
 ) -> None:
@@ -103,7 +112,7 @@ def compare(
     from simulator.loading import load_run
     from validation.compare import compare_file
 
-    run = load_run(run_file, set_ or ())
+    run = load_run(run_file, overrides(set_, profile))
     with _working(f"simulating {run.name}"):
         comparison = compare_file(run, Path(log))
     if json_ is not None:

@@ -4,9 +4,10 @@ import gc
 import math
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,14 @@ from validation.measured import (
     reserved_over_needed,
     run_specs,
 )
+from validation.profiles import with_profile
 from validation.score import Scored, by_source
 from workloads.graph import build_work
 
 SHIPPED = Path(__file__).parent / "runs"
 """Curated tables of well-documented runs, scored when no file is named."""
 
+NO_CHANGES: Mapping[str, float] = {}
 FEW_ROWS = 8
 """Not worth a second process."""
 ROWS_PER_TASK = 4
@@ -42,26 +45,35 @@ def shipped_tables() -> tuple[Path, ...]:
 
 
 def validate_tables(
-    paths: Sequence[Path], progress: Progress | None = None, processes: int | None = None
+    paths: Sequence[Path],
+    progress: Progress | None = None,
+    processes: int | None = None,
+    changes: Mapping[str, float] = NO_CHANGES,
 ) -> tuple[Scored, ...]:
-    """Score every row of the tables at `paths`, or of the shipped ones if there are none.
+    """Score every row of the tables at `paths`, or of the shipped ones if there are none, with
+    `changes` laid over each row's profile.
 
     Raises `ConfigError` for a file that is no runs table.
     """
     runs = [run for path in paths or shipped_tables() for run in read_runs(path)]
-    return score_runs(runs, progress, processes)
+    return score_runs(runs, progress, processes, changes)
 
 
 def score_runs(
-    runs: Sequence[MeasuredRun], progress: Progress | None = None, processes: int | None = None
+    runs: Sequence[MeasuredRun],
+    progress: Progress | None = None,
+    processes: int | None = None,
+    changes: Mapping[str, float] = NO_CHANGES,
 ) -> tuple[Scored, ...]:
     """`score_run` of each, in order, in as many processes as there are cores."""
     count = min(processes or os.cpu_count() or 1, math.ceil(len(runs) / FEW_ROWS))
     if count <= 1:
-        return tuple(_watched(map(score_run, runs), len(runs), progress))
+        scored = (score_run(run, changes) for run in runs)
+        return tuple(_watched(scored, len(runs), progress))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context, initializer=_prepare_worker) as pool:
-        done = pool.map(_score_and_clean, runs, chunksize=ROWS_PER_TASK)
+        score = partial(_score_and_clean, changes=changes)
+        done = pool.map(score, runs, chunksize=ROWS_PER_TASK)
         return tuple(_watched(done, len(runs), progress))
 
 
@@ -70,7 +82,7 @@ def report_json(scored: Sequence[Scored]) -> dict[str, Any]:
     return {"runs": [row.to_json() for row in scored], "by_source": by_source(scored)}
 
 
-def score_run(measured: MeasuredRun) -> Scored:
+def score_run(measured: MeasuredRun, changes: Mapping[str, float] = NO_CHANGES) -> Scored:
     """Simulate one row; of several specs for unpublished settings, the best that fits counts."""
     blank = Scored(
         id=measured.id, source_key=measured.source_key,
@@ -80,7 +92,7 @@ def score_run(measured: MeasuredRun) -> Scored:
     if measured.step_time_s is None and measured.peak_memory_bytes is None and not measured.oom:
         return replace(blank, skipped=True, reason="nothing was measured")
     try:
-        specs = run_specs(measured.row)
+        specs = [with_profile(spec, changes) for spec in run_specs(measured.row)]
         run, notes = _best(specs)
         return _predicted(blank, measured, run, notes)
     except (NotModelledError, SimulationError) as error:
@@ -194,7 +206,7 @@ def _prepare_worker() -> None:
     gc.disable()
 
 
-def _score_and_clean(measured: MeasuredRun) -> Scored:
-    scored = score_run(measured)
+def _score_and_clean(measured: MeasuredRun, changes: Mapping[str, float]) -> Scored:
+    scored = score_run(measured, changes)
     gc.collect()
     return scored

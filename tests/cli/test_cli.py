@@ -223,7 +223,8 @@ def test_catalog() -> None:
     assert values["fabrics"]["ndr-rail-optimized"]["link_bandwidth"] == 400e9 / 8
     message = refused("catalog", "gpu")
     assert (
-        "'gpu' is not a kind; choose gpus, nodes, fabrics, models; did you mean 'gpus'?" in message
+        "'gpu' is not a kind; choose gpus, nodes, fabrics, profiles, models; did you mean 'gpus'?"
+        in message
     )
 
 
@@ -232,7 +233,7 @@ def test_help_lists_what_works() -> None:
     listed = {line.split()[0] for line in text.partition("Commands:")[2].splitlines() if line}
     assert listed == {
         "simulate", "explain", "memory", "catalog", "schema", "validate", "compare", "whatif",
-        "import",
+        "import", "calibrate",
     }  # fmt: skip
 
 

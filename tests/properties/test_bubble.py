@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_runs import small_cluster
 
+from hardware.spec import ClusterSpec
 from simulator.breakdown import Breakdown
 from simulator.costs import Costs
 from simulator.engine import Engine, Rank
@@ -28,11 +29,13 @@ from workloads.pipeline import SCHEDULES, joined_forwards
 from workloads.spec import OptimizerSpec, ParallelismSpec
 
 
-class EqualPasses:
-    """Stands in for `Costs`: every forward takes as long as any other, and so every backward, and
-    each of its parts."""
+class EqualPasses(Costs):
+    """Every forward takes as long as any other, and so every backward, and each of its parts."""
 
-    def __init__(self, forward_s: float, input_s: float, weight_s: float) -> None:
+    def __init__(
+        self, cluster: ClusterSpec, forward_s: float, input_s: float, weight_s: float
+    ) -> None:
+        super().__init__(cluster)
         self._seconds = {
             "forward": forward_s, "backward": input_s + weight_s, "backward_input": input_s,
             "backward_weight": weight_s,
@@ -62,12 +65,20 @@ def executed(
     chunks = tuple((LayerWork("layer", (), ()),) for _ in range(v))
     orders = [SCHEDULES[schedule](s, p, m, v) for s in range(p)]
     stages = tuple(
-        StageWork(chunks, order, ((),) * v, (), joined_forwards(schedule, order, s, p))
+        StageWork(
+            chunks,
+            order,
+            buckets=((),) * v,
+            bucket_weights=((),) * v,
+            finish=(),
+            joined=joined_forwards(schedule, order, s, p),
+        )
         for s, order in enumerate(orders)
     )
     work = StepWork(stages, parallelism, OptimizerSpec(), m, 0.0, 4, 2)
-    folded = FoldedRanks(small_cluster(1, p), RankGrid.of(parallelism, p), wraps=parallelism.wraps)
-    costs = cast(Costs, EqualPasses(forward_s, input_s, weight_s))
+    cluster = small_cluster(1, p)
+    folded = FoldedRanks(cluster, RankGrid.of(parallelism, p), wraps=parallelism.wraps)
+    costs = EqualPasses(cluster, forward_s, input_s, weight_s)
     program = build_program(work, folded, costs)
     return program.ranks, Engine(program.ranks, program.capacity_bytes_per_s).run().end_s
 

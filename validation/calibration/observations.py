@@ -23,6 +23,7 @@ from validation.points import (
     kernel_rows,
     kernel_seconds,
 )
+from validation.profiles import with_profile
 from validation.validate import best_spec
 
 Changes = Mapping[str, float]
@@ -51,12 +52,6 @@ class Observation(Protocol):
 
     def predicted_s(self, changes: Changes) -> tuple[float, ...]:
         """As many, for a profile with these fields changed."""
-
-
-def with_profile(run: RunSpec, changes: Changes) -> RunSpec:
-    """The run under its own profile with some fields changed."""
-    profile = run.cluster.profile.model_copy(update=dict(changes))
-    return run.model_copy(update={"cluster": run.cluster.model_copy(update={"profile": profile})})
 
 
 @dataclass(frozen=True)
