@@ -417,6 +417,7 @@ SPELLED_OTHERWISE = (
     "recompute_activations", "checkpoint_activations", "activations_checkpoint",
     "use_flash_attn", "transformer_impl", "num_layers_per_virtual_pipeline_stage",
     "no_bias_swiglu_fusion", "no_bias_gelu_fusion", "bias_swiglu_fusion", "bias_gelu_fusion",
+    "no_scatter_gather_tensors_in_pipeline",
     "enable_cuda_graph", "external_cuda_graph", "cuda_graph_impl", "cuda_graph_scope",
     "zero_bubble_v_schedule", "enable_zero_bubble", "use_torch_fsdp2", "zero_stage",
     "use_megatron_fsdp", "use_custom_fsdp", "data_parallel_sharding_strategy", "optimizer",
