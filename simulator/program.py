@@ -192,7 +192,7 @@ class _RankBuilder:
         self.host = HostStreams(builder.costs)
         self.host_transfer = builder.costs.host_transfer()
         self.gathers: dict[tuple[str, int], list[Task]] = {}
-        self.profiles: dict[tuple[Direction, int, bool], Profile] = {}
+        self.profiles: dict[tuple[Direction, int, bool, bool], Profile] = {}
         self.bounds: dict[Profile, dict[int, list[str]]] = {}
         self.goals: dict[tuple[Direction, int], bool | None] = {}
         self.dp_size = self.folded.shape("dp", c).num_ranks
@@ -322,7 +322,8 @@ class _RankBuilder:
                     self._reduce(buffer, chunk, bucket)
 
     def _profile(self, step: Pass) -> Profile:
-        kind = step.direction, step.chunk, self.work.defers(step)
+        hidden = self.work.exchanges is not None and step not in self.work.exchanges.alone
+        kind = step.direction, step.chunk, self.work.defers(step), hidden
         if kind not in self.profiles:
             layers = self.work.pass_layers(step)
             self.profiles[kind] = self.b.costs.pass_profile(layers, step.direction, self.place)

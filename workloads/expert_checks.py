@@ -127,12 +127,14 @@ def _dispatch(model: ModelSpec, parallelism: ParallelismSpec) -> Iterator[Proble
         if parallelism.overlap_moe_expert_parallel_comm:
             yield key, "cannot be given together with overlap_moe_expert_parallel_comm"
     if parallelism.overlap_moe_expert_parallel_comm:
-        yield "parallelism.overlap_moe_expert_parallel_comm", "is not modelled yet"
         key = "parallelism.overlap_moe_expert_parallel_comm"
         if dispatcher == "allgather":
             yield key, "needs moe_token_dispatcher_type: alltoall or flex"
         if parallelism.expert_model_parallel_size == 1:
             yield key, "needs expert_model_parallel_size above 1"
+        schedule = parallelism.pipeline_schedule
+        if parallelism.pipeline_model_parallel_size > 1 and schedule != "interleaved_1f1b":
+            yield key, f"needs interleaved_1f1b, not {schedule}"
     elif parallelism.delay_wgrad_compute:
         yield "parallelism.delay_wgrad_compute", "needs overlap_moe_expert_parallel_comm: true"
 

@@ -24,6 +24,7 @@ from workloads.data_parallel import (
     optimizer_operations,
     parameter_bytes_per_parameter,
 )
+from workloads.exchange_overlap import alone, with_hidden_exchanges
 from workloads.layers import Shapes
 from workloads.memory import layer_activation_bytes
 from workloads.operations import LayerWork, Operation
@@ -50,6 +51,16 @@ class DeferredHead:
 
 
 @dataclass(frozen=True)
+class HiddenExchanges:
+    """A stage whose passes go together with those of another microbatch."""
+
+    chunks: tuple[tuple[LayerWork, ...], ...]
+    """Layers as such passes run them."""
+    alone: frozenset[Pass]
+    """Passes that have no partner."""
+
+
+@dataclass(frozen=True)
 class StageWork:
     """What one rank of a stage does in a step."""
 
@@ -73,6 +84,8 @@ class StageWork:
     """What the host steps after `finish`."""
     expert_buckets: tuple[tuple[Bucket, ...], ...] = ()
     """Per chunk, of the experts' weights, whose copies lie on other ranks."""
+    exchanges: HiddenExchanges | None = None
+    """Where exchanges of tokens hide behind another microbatch's compute."""
 
     @property
     def parameters(self) -> int:
@@ -94,6 +107,8 @@ class StageWork:
     def pass_layers(self, step: Pass) -> tuple[LayerWork, ...]:
         """The layers of a pass, first to last."""
         layers = self.chunks[step.chunk]
+        if self.exchanges is not None and step not in self.exchanges.alone:
+            layers = self.exchanges.chunks[step.chunk]
         if self.deferred is None or not self.defers(step):
             return layers
         return (*layers[:-1], self.deferred.head)
@@ -134,6 +149,7 @@ def build_work(
     replicas = data_parallel_size * parallelism.context_parallel_size
     size = optimizer.ddp_bucket_size or default_bucket_size(replicas)
     copies = parallelism.expert_copies(data_parallel_size)
+    hidden = {id(layer): with_hidden_exchanges(layer) for held in layers.values() for layer in held}
     stages = []
     for stage in range(num_stages):
         chunks = tuple(layers[stage, chunk] for chunk in range(num_chunks))
@@ -167,6 +183,12 @@ def build_work(
                     _expert_buckets(optimizer, held, size, stage, chunk)
                     for chunk, held in enumerate(chunks)
                 ),
+                HiddenExchanges(
+                    tuple(tuple(hidden[id(layer)] for layer in chunk) for chunk in chunks),
+                    alone(order),
+                )
+                if parallelism.overlap_moe_expert_parallel_comm
+                else None,
             )
         )
     linear_share = _linear_share(model, training, parallelism, stages)

@@ -268,6 +268,8 @@ def _activations(
     has_loss = any(c.loss for c in stage_contents(model, parallelism, stage))
     deferred = _deferred_bytes(x, order) if has_loss else 0.0
     working = again_at_once + max(rebuilt_bytes(x, kind) for kind in layer_of)
+    if parallelism.overlap_moe_expert_parallel_comm:
+        working += max(kept)  # a forward runs while its partner's activations are still held
     return peak_held(order, kept, waiting) + working + deferred
 
 

@@ -274,7 +274,7 @@ def test_experts_on_a_grid_of_their_own(
         4, 4, fabric=FABRICS["oversubscribed tree"], node_nics_per_node=2, slow_gpus=slow_gpus
     )
     run = small_run(
-        cluster, tp=tp, pp=2, num_microbatches=3,
+        cluster, tp=tp, pp=2, vpp=2, num_microbatches=4,
         model=small_model(
             num_layers=4, num_experts=8, moe_ffn_hidden_size=256, moe_layer_freq=(0, 1, 1, 0),
             moe_shared_expert_intermediate_size=128, add_bias_linear=False,
@@ -284,6 +284,7 @@ def test_experts_on_a_grid_of_their_own(
             "expert_model_parallel_size": ep, "expert_tensor_parallel_size": etp,
             "moe_token_dispatcher_type": dispatcher, "sequence_parallel": tp > 1,
             "moe_shared_expert_overlap": dispatcher == "alltoall",
+            "overlap_moe_expert_parallel_comm": dispatcher == "flex",
         },
         optimizer=EVERYTHING,
     )  # fmt: skip
