@@ -351,6 +351,10 @@ def _experts(t: Translation) -> None:
 
 def _further_tokens(t: Translation) -> None:
     """Layers of multi-token prediction, which the run file may have but nothing prices yet."""
+    layout = t.arguments.get("pipeline_model_parallel_layout")
+    if layout is not None and layout.is_known and "m" in layout.text:
+        text = re.sub(r"m(\*\d+)?", "", t.arguments.pop(layout.name).text)
+        t.put(path_of(layout.name), text, layout)
     if (argument := t.take("mtp_num_layers")) is not None and argument.text != "0":
         t.not_modelled.append(Fate(argument, "layers that predict further tokens: left out"))
 

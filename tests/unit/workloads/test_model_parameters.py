@@ -96,8 +96,8 @@ EXACT = {
     "qwen2.5-7b": (7_615_616_512, 28 * (3584 + 2 * 4 * 128)),  # biases of q, k, v
     "qwen2.5-32b": (32_763_876_352, 64 * (5120 + 2 * 8 * 128)),
     "qwen2.5-72b": (72_706_203_648, 80 * (8192 + 2 * 8 * 128)),
-    "qwen3-8b": (8_190_735_360, 36 * 2 * 128),  # norms of q and k
-    "qwen3-32b": (32_762_123_264, 64 * 2 * 128),
+    "qwen3-8b": (8_190_735_360, 0),
+    "qwen3-32b": (32_762_123_264, 0),
     "bloom-176b": (176_247_271_424, 2 * 14336),  # the norm after the embedding
 }
 """Weights on the models' Hugging Face pages, and those of them that the preset leaves out."""

@@ -13,6 +13,7 @@ from simulator.errors import ConfigError
 from simulator.importing import megatron, megatron_precision
 from simulator.importing.cluster_choice import ClusterOptions
 from simulator.importing.megatron_import import Imported, import_megatron
+from simulator.importing.megatron_names import listed_names
 from simulator.importing.translation import has_field
 from simulator.loading import load_run
 
@@ -120,6 +121,16 @@ def test_deepseek_v3_as_a_mapping() -> None:
     assert result.run.training.recompute_modules == ("mla_up_proj", "mlp", "moe_act")
     assert result.run.cluster.num_gpus == 1024  # 64 x 16: one copy of every expert
     assert "--mtp-num-layers" in [fate.argument.spelled for fate in result.not_modelled]
+
+
+def test_layers_of_further_tokens_are_left_out(tmp_path: Path) -> None:
+    result = of_arguments(
+        tmp_path,
+        "--mtp-num-layers 1 --pipeline-model-parallel-layout Et|(t|)*2tmL "
+        "--pipeline-model-parallel-size 4",
+    )
+    assert result.run.parallelism.pipeline_model_parallel_layout == "Et|(t|)*2tL"
+    assert [fate.argument.spelled for fate in result.not_modelled] == ["--mtp-num-layers"]
 
 
 def test_switched_off_and_idle_arguments_of_a_mapping() -> None:
@@ -388,7 +399,7 @@ def test_names_that_rules_read_are_listed() -> None:
         for argument in call.args
         if isinstance(argument, ast.Constant)
     }
-    missing = taken - set(megatron.SPELLED_OTHERWISE)
+    missing = taken - {*megatron.SPELLED_OTHERWISE, *listed_names()}
     assert len(taken) > 30
     assert [name for name in missing if not has_field(name)] == []
 
