@@ -240,7 +240,7 @@ def _shared_gradients(
         operations.append(
             Collective("norm gradients", "all_reduce", "tp", float(gradient * shared))
         )
-    tied = not model.untie_embeddings_and_output_weights
+    tied = not model.untie_embeddings_and_output_weights or model.mtp_num_layers > 0
     at_an_end = has_loss or any(chunk.embedding for chunk in held)
     if tied and at_an_end and not shares_embedding(model, parallelism):
         words = model.padded_vocab_size(tp) // tp * model.hidden_size

@@ -16,8 +16,8 @@ from workloads.operations import Collective, CollectiveKind, LayerWork, MemoryBo
 from workloads.partition import shares_embedding
 from workloads.spec import ModelSpec, ParallelismSpec, TrainingSpec
 
-EMBEDDING, OUTPUT = "embedding", "output"
-"""Names of the two ends."""
+EMBEDDING, OUTPUT, FURTHER_OUTPUT = "embedding", "output", "further output"
+"""Names of the two ends, and of the output of a token further ahead."""
 LOSS_FORWARD_BYTES, LOSS_BACKWARD_BYTES = 38, 14
 """Bytes per logit that Megatron's cross entropy moves when each of its steps is a kernel of its
 own: cast to fp32, maximum, subtraction, exponential, sum, division; then the gradient. Counted on
@@ -79,12 +79,16 @@ def embedding_layer(
 
 
 def output_head(
-    model: ModelSpec, training: TrainingSpec, parallelism: ParallelismSpec
+    model: ModelSpec,
+    training: TrainingSpec,
+    parallelism: ParallelismSpec,
+    *,
+    repeated: bool = False,
 ) -> LayerWork:
     """Final norm, logits over V / t of the vocabulary, vocabulary-parallel cross entropy.
 
     With tied embeddings on a single stage the weights are the embedding's and counted there; on
-    more stages the last one holds a copy.
+    more stages the last one holds a copy. `repeated`: the output matrix is counted elsewhere.
     """
     x = Shapes(model, training, parallelism)
     width = model.padded_vocab_size(x.t) // x.t
@@ -92,7 +96,7 @@ def output_head(
     fused = training.cross_entropy_loss_fusion
     first = FUSED_FORWARD_BYTES if fused else LOSS_FORWARD_BYTES
     second = FUSED_BACKWARD_BYTES if fused else LOSS_BACKWARD_BYTES
-    shares = shares_embedding(model, parallelism)
+    shares = repeated or shares_embedding(model, parallelism)
     forward = (
         *norm_forward(x, "final norm"),
         *column_forward(
@@ -107,7 +111,8 @@ def output_head(
         *column_backward(x, "logits", width, bias=False, counted=not shares, in_layer=False),
         *norm_backward(x, "final norm", residual=False),
     )
-    return LayerWork(OUTPUT, forward, backward, (), sum(op.parameters for op in forward))
+    name = FURTHER_OUTPUT if repeated else OUTPUT
+    return LayerWork(name, forward, backward, (), sum(op.parameters for op in forward))
 
 
 def vocabulary_parameters(x: Shapes) -> int:

@@ -51,8 +51,6 @@ def attention_problems(
         yield problem
     if training.low_precision is not None and (model.num_experts or model.multi_latent_attention):
         yield "training.precision", "fewer bits are not modelled with experts or latent attention"
-    if model.mtp_num_layers:
-        yield "model.mtp_num_layers", "is not modelled yet"
     special = {"window_size": model.window_size, "multi_latent_attention":
                model.multi_latent_attention}  # fmt: skip
     for name, value in special.items():

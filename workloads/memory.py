@@ -17,7 +17,7 @@ from workloads.data_parallel import (
 )
 from workloads.ends import EMBEDDING, OUTPUT
 from workloads.latent_attention import latent_activation_bytes
-from workloads.layer_kinds import DENSE, LayerKind, layer_kinds
+from workloads.layer_kinds import DENSE, LayerKind, last_kind, layer_kinds
 from workloads.layers import ELEMENT_BYTES, MASK_BYTES, TRANSFORMER_LAYER, Shapes
 from workloads.moe import (
     expert_activation_bytes,
@@ -260,6 +260,7 @@ def _activations(
         if contents.embedding:
             left += x.norm_bytes  # the gradient of what was looked up
         if contents.loss:
+            held += _further_bytes(x)
             # final norm's and logits' inputs, and the loss; the input and gradient of the logits
             held += 2 * x.norm_bytes + SOFTMAX_BYTES * _logits(x)
             left += x.norm_bytes + ELEMENT_BYTES * _logits(x)
@@ -271,6 +272,15 @@ def _activations(
     if parallelism.overlap_moe_expert_parallel_comm:
         working += max(kept)  # a forward runs while its partner's activations are still held
     return peak_held(order, kept, waiting) + working + deferred
+
+
+def _further_bytes(x: Shapes) -> float:
+    """Layers that predict tokens further ahead: inputs of both norms and of their product, a layer,
+    and a loss."""
+    layer = layer_activation_bytes(x.model, x.training, x.parallelism, False, last_kind(x.model))
+    join = 6 * x.norm_bytes
+    loss = 2 * x.norm_bytes + SOFTMAX_BYTES * _logits(x)
+    return x.model.mtp_num_layers * (join + layer + loss)
 
 
 def _deferred_bytes(x: Shapes, order: Order) -> float:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from workloads.ends import embedding_layer, output_head
+from workloads.further_tokens import further_layers
 from workloads.layer_kinds import layer_kinds
 from workloads.layers import Shapes
 from workloads.operations import Collective, LayerWork
@@ -37,6 +38,9 @@ def stage_chunks(model: ModelSpec, training: TrainingSpec, parallelism: Parallel
         for recomputed in (False, True)
     }
     embedding = replace(embedding_layer(model, training, parallelism), host_launches=end)
+    further = tuple(
+        replace(layer, host_launches=end) for layer in further_layers(model, training, parallelism)
+    )
     head = replace(output_head(model, training, parallelism), host_launches=end)
     from_before, from_behind = _regather(model, training, parallelism)
     held: Chunks = {}
@@ -45,7 +49,7 @@ def stage_chunks(model: ModelSpec, training: TrainingSpec, parallelism: Parallel
         num_layers = len(contents.layers)
         num_again = recomputed_layers(training, num_layers)
         before = (embedding,) if contents.embedding else from_before
-        behind = (head,) if contents.loss else from_behind
+        behind = (*further, head) if contents.loss else from_behind
         body = tuple(
             of_kind[kinds[layer], i < num_again] for i, layer in enumerate(contents.layers)
         )
