@@ -1,7 +1,8 @@
-"""The shipped catalog: GPUs, nodes, fabrics and profiles by name, one YAML file each.
+"""The shipped catalog: GPUs, NVLinks, nodes, fabrics and profiles by name, one YAML file each.
 
 `read_preset` gives the raw mapping, for a loader that lays a user's settings over it; `load_gpu`,
-`load_node` and `load_fabric` give checked specs. A node file names its GPU by preset name.
+`load_node` and `load_fabric` give checked specs. A node file names its GPU by preset name, and its
+NVLink where that is not cut down.
 """
 
 import difflib
@@ -12,7 +13,7 @@ import yaml
 
 from hardware.spec import FabricSpec, GpuSpec, NodeSpec
 
-PresetKind: TypeAlias = Literal["gpus", "nodes", "fabrics", "profiles"]
+PresetKind: TypeAlias = Literal["gpus", "nvlinks", "nodes", "fabrics", "profiles"]
 
 _CATALOG = Path(__file__).parent / "catalog"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -44,9 +45,12 @@ def load_gpu(name: str) -> GpuSpec:
 
 
 def load_node(name: str) -> NodeSpec:
-    """Read and check a node of the catalog, with the GPU that it names."""
+    """Read and check a node of the catalog, with the GPU and the NVLink that it names."""
     mapping = read_preset("nodes", name)
-    return NodeSpec.model_validate({**mapping, "gpu": read_preset("gpus", mapping["gpu"])})
+    mapping["gpu"] = read_preset("gpus", mapping["gpu"])
+    if isinstance(mapping["nvlink"], str):
+        mapping["nvlink"] = read_preset("nvlinks", mapping["nvlink"])
+    return NodeSpec.model_validate(mapping)
 
 
 def load_fabric(name: str) -> FabricSpec:

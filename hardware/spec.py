@@ -76,6 +76,7 @@ class NvlinkSpec(Spec):
     """One hop GPU to GPU as NCCL's Simple protocol sees it."""
     in_switch_reduction: bool = False
     """NVLS: the switch reduces and multicasts (NVLink 4 and later with NVSwitch)."""
+    source: str = ""
 
 
 class NodeSpec(Spec):

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from hardware.spec import FabricSpec, GpuSpec, NodeSpec, ProfileSpec
+from hardware.spec import FabricSpec, GpuSpec, NodeSpec, NvlinkSpec, ProfileSpec
 from simulator.errors import ConfigError, Place, Problem
 from simulator.overrides import PRESET_KINDS, Kind
 from simulator.preset_loading import KINDS, at, preset_names, resolve_presets
@@ -18,9 +18,10 @@ from simulator.yaml_lines import Located
 from workloads.flops import parameter_count
 from workloads.spec import ModelSpec
 
-PresetSpec = GpuSpec | NodeSpec | FabricSpec | ProfileSpec | ModelSpec
+PresetSpec = GpuSpec | NvlinkSpec | NodeSpec | FabricSpec | ProfileSpec | ModelSpec
 _SPEC_OF: Mapping[Kind, type[PresetSpec]] = {
     "gpus": GpuSpec,
+    "nvlinks": NvlinkSpec,
     "nodes": NodeSpec,
     "fabrics": FabricSpec,
     "profiles": ProfileSpec,
@@ -80,6 +81,8 @@ def print_catalog(kinds: tuple[Kind, ...], console: Console) -> None:
 def _figures(spec: PresetSpec) -> dict[str, str]:
     if isinstance(spec, GpuSpec):
         return _gpu_figures(spec)
+    if isinstance(spec, NvlinkSpec):
+        return _nvlink_figures(spec)
     if isinstance(spec, NodeSpec):
         return _node_figures(spec)
     if isinstance(spec, ProfileSpec):
@@ -97,6 +100,14 @@ def _gpu_figures(spec: GpuSpec) -> dict[str, str]:
         "memory\nGB": f"{spec.memory_bytes / 1e9:.1f}",
         "memory\nTB/s": f"{spec.memory_bandwidth_bytes_per_s / 1e12:.2f}",
         "W": f"{spec.tdp_w:.0f}",
+    }
+
+
+def _nvlink_figures(spec: NvlinkSpec) -> dict[str, str]:
+    return {
+        "GB/s": f"{spec.bandwidth_bytes_per_s / 1e9:.0f}",
+        "usable\nGB/s": f"{spec.usable_bytes_per_s / 1e9:.1f}",
+        "reduces\nin switches": "yes" if spec.in_switch_reduction else "no",
     }
 
 

@@ -11,7 +11,7 @@ PRESET = "preset"
 """The key of a mapping that names what the mapping's other keys override."""
 
 Path = tuple[str, ...]
-Kind = Literal["gpus", "nodes", "fabrics", "profiles", "models"]
+Kind = Literal["gpus", "nvlinks", "nodes", "fabrics", "profiles", "models"]
 """Of presets; a folder of the catalog each."""
 
 PRESET_KINDS: Mapping[Path, Kind] = {
@@ -19,6 +19,7 @@ PRESET_KINDS: Mapping[Path, Kind] = {
     ("cluster", "node"): "nodes",
     ("cluster", "fabric"): "fabrics",
     ("cluster", "node", "gpu"): "gpus",
+    ("cluster", "node", "nvlink"): "nvlinks",
     ("cluster", "profile"): "profiles",
 }
 """Where a run file may name a preset, and of which kind. Outer paths come first."""

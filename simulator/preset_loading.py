@@ -1,8 +1,9 @@
 """Presets named in a run file, replaced by what they stand for.
 
-`model`, `cluster.node`, `cluster.node.gpu`, `cluster.fabric` and `cluster.profile` take the name of
-a preset of the catalog, the path of a YAML file (relative to the file that names it; in `--set`, to
-the run file), or a mapping, whose key `preset` names either and whose other keys override it.
+`model`, `cluster.node`, `cluster.node.gpu`, `cluster.node.nvlink`, `cluster.fabric` and
+`cluster.profile` take the name of a preset of the catalog, the path of a YAML file (relative to the
+file that names it; in `--set`, to the run file), or a mapping, whose key `preset` names either and
+whose other keys override it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from simulator.overrides import PRESET, PRESET_KINDS, Kind, overlay
 from simulator.overrides import Path as KeyPath
 from simulator.yaml_lines import Located, locate, read_yaml
 
-KINDS: tuple[Kind, ...] = ("gpus", "nodes", "fabrics", "profiles", "models")
+KINDS: tuple[Kind, ...] = ("gpus", "nvlinks", "nodes", "fabrics", "profiles", "models")
 
 
 def preset_names(kind: Kind) -> Sequence[str]:

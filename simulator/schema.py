@@ -35,6 +35,7 @@ _SLOTS: tuple[tuple[str, str, str, Kind], ...] = (
     ("ClusterSpec", "node", "NodeSpec", "nodes"),
     ("ClusterSpec", "fabric", "FabricSpec", "fabrics"),
     ("NodeSpec", "gpu", "GpuSpec", "gpus"),
+    ("NodeSpec", "nvlink", "NvlinkSpec", "nvlinks"),
     ("ClusterSpec", "profile", "ProfileSpec", "profiles"),
 )
 """Spec and key that may name a preset, the spec of its contents, the kind of preset."""

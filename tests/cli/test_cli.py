@@ -222,10 +222,8 @@ def test_catalog() -> None:
     assert list(values) == ["fabrics"]
     assert values["fabrics"]["ndr-rail-optimized"]["link_bandwidth"] == 400e9 / 8
     message = refused("catalog", "gpu")
-    assert (
-        "'gpu' is not a kind; choose gpus, nodes, fabrics, profiles, models; did you mean 'gpus'?"
-        in message
-    )
+    kinds = "gpus, nvlinks, nodes, fabrics, profiles, models"
+    assert f"'gpu' is not a kind; choose {kinds}; did you mean 'gpus'?" in message
 
 
 def test_help_lists_what_works() -> None:

@@ -3,6 +3,7 @@
 Nodes of 8 H100 on rails, a NIC of 400 Gb/s each of which long messages reach 0.96: 48 GB/s.
 """
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from hardware.routing import hashing_share
 from hardware.spec import BackgroundJob, ClusterSpec, DegradedLink
 from hardware.topology import Topology
 from simulator.engine import Task
+from simulator.errors import ConfigError
 from simulator.feeds import Feeds
+from simulator.loading import load_run
 from simulator.placement import FoldedRanks, rank_gpus
 from simulator.simulate import Result, simulate
 from workloads.layout import RankGrid
@@ -310,3 +313,45 @@ def test_arrows_of_a_trace_follow_the_order() -> None:
         if send is not None
     }
     assert found == {(0, 2), (1, 3), (4, 6), (5, 7)}
+
+
+# NVLink
+
+
+@pytest.mark.parametrize("domain", [8, 32, 72, 576])
+def test_data_groups_inside_an_nvlink_domain_need_no_nic(domain: int) -> None:
+    """TP 8: data groups of 1, 4, 9 and 72 GPUs lie in a domain of 8, 32, 72 and 576."""
+    cluster = small_cluster(1, domain)
+    ranks = FoldedRanks(cluster, RankGrid(tp=8, dp=domain // 8), wraps=False)
+    assert len(ranks) == 1
+    assert ranks.shape("tp", 0).num_nodes == 1
+    if domain > 8:
+        assert ranks.shape("dp", 0).num_nodes == 1
+
+
+def test_a_larger_domain_takes_gradients_off_the_network() -> None:
+    """64 GPUs as 8 nodes of 8, and as 2 domains of 32: a data group of 8 has 1 or 4 GPUs in each,
+    and so 1 NIC or 4; between domains goes what did between nodes, four times as fast."""
+    small, large = small_cluster(8), small_cluster(2, 32)
+    rates = [reduction_s(step(cluster))[0] for cluster in (small, large)]
+    assert rates[0] == pytest.approx(gradient_bytes(step(small), 8) / NIC, rel=0.1)
+    assert rates[1] == pytest.approx(gradient_bytes(step(small), 8) / (4 * NIC), rel=0.15)
+
+
+def test_a_newer_nvlink_by_name(tmp_path: Path) -> None:
+    """Usable 721.8 instead of 370.8 GB/s; the rest of the node stays."""
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        "model: gpt3-175b\n"
+        "training: {seq_length: 2048, micro_batch_size: 1, global_batch_size: 8}\n"
+        "parallelism: {tensor_model_parallel_size: 8}\n"
+        "cluster: {node: dgx-h100, num_nodes: 1, fabric: single-switch}\n",
+        encoding="utf-8",
+    )
+    run = load_run(file, ["cluster.node.nvlink=nvlink5"])
+    assert run.cluster.node.nvlink.usable_bytes_per_s == 721.8e9
+    assert run.cluster.node.gpu.name == "h100-sxm-80g"
+    mapping = load_run(file, ["cluster.node.nvlink={preset: nvlink5, in_switch_reduction: no}"])
+    assert not mapping.cluster.node.nvlink.in_switch_reduction
+    with pytest.raises(ConfigError, match="unknown nvlink 'nvlink55'; did you mean 'nvlink5'"):
+        load_run(file, ["cluster.node.nvlink=nvlink55"])
