@@ -289,3 +289,25 @@ def test_experts_on_a_grid_of_their_own(
         optimizer=EVERYTHING,
     )  # fmt: skip
     check_folding(run)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"node-1/nic-2": 0.0}, {"node-1/nic-2": 0.5, "leaf-0/spine-0": 0.5}, {"node-0/gpu-1": 0.5}],
+    ids=["dead NIC", "half a NIC and a cable", "weak NVLink port"],
+)
+def test_experts_on_a_damaged_network(damage: dict[str, float]) -> None:
+    """4 nodes of 4 in 2 units at 4 : 1; experts on 2 nodes, so that their exchange crosses."""
+    degraded = tuple(DegradedLink(link=name, factor=factor) for name, factor in damage.items())
+    cluster = small_cluster(
+        4, 4, fabric_nodes_per_unit=2, fabric_oversubscription=4.0, fabric_degraded=degraded
+    )
+    experts = small_model(
+        num_experts=8, moe_ffn_hidden_size=256, moe_router_topk=2, add_bias_linear=False
+    )
+    run = small_run(
+        cluster, pp=2, num_microbatches=2, model=experts,
+        parallelism={"expert_model_parallel_size": 8},
+    )  # fmt: skip
+    few, all_ranks = check_folding(run)
+    assert few < all_ranks
