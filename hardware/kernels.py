@@ -117,6 +117,10 @@ class KernelModel:
             if kind not in ("fwd", "dgrad", "wgrad"):
                 raise ValueError(f"unknown GEMM kind {kind!r}; choose fwd, dgrad or wgrad")
             _check_sizes(groups=groups, m=m, n=n, k=k)
+            if dtype in SCALED_TYPES:
+                time = self._scaled_group(groups, m, n, k, kind, dtype, accumulate_fp32)
+                self._known[key] = time
+                return time
             shape = grouped_shape(kind, groups, m, n, k)
             rates = grouped_rates(self.gpu.architecture)
             chip = _chip(self.gpu, dtype)
@@ -126,6 +130,24 @@ class KernelModel:
                 time = self._corrected(seconds, read_grouped(kind, shape), True)
             self._known[key] = time
         return self._known[key]
+
+    def _scaled_group(
+        self,
+        groups: int,
+        m: int,
+        n: int,
+        k: int,
+        kind: GemmKind,
+        dtype: str,
+        accumulate_fp32: bool,
+    ) -> KernelTime:
+        """A grouped launch in fewer bits: as much faster than bf16 as one expert's product is."""
+        whole = self.grouped_gemm(groups, m, n, k, kind, "bf16", accumulate_fp32)
+        rows, depth = (m, -(-k // groups)) if kind == "wgrad" else (-(-m // groups), k)
+        low = self.gemm(rows, n, depth, kind, dtype, 1, accumulate_fp32)
+        high = self.gemm(rows, n, depth, kind, "bf16", 1, accumulate_fp32)
+        seconds = whole.seconds * low.seconds / high.seconds
+        return KernelTime(seconds, _less_sure(whole.source))
 
     def attention(
         self,

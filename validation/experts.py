@@ -53,6 +53,7 @@ def expert_fields(row: Row) -> dict[str, Any]:
         "moe_shared_expert_intermediate_size": _count(row, "moe_shared_expert_intermediate_size"),
         "moe_layer_freq": layers_with_experts(row),
         "add_bias_linear": False,
+        "mtp_num_layers": _further_layers(row),
     }
 
 
@@ -66,6 +67,14 @@ def layers_with_experts(row: Row) -> tuple[int, ...] | int:
         return 1
     count = min(int(dense[1] or 1), layers - 1)
     return (0,) * count + (1,) * (layers - count)
+
+
+def _further_layers(row: Row) -> int:
+    """NeMo's DeepSeek-V3 recipes train one layer of multi-token prediction, but for those of 25.11,
+    whose FLOPs per token count none."""
+    told = "MTP layer" in row.get("moe_layers_note", "")
+    recipes = re.search(r"NeMo|recipe|Bridge", row["framework"])
+    return int(told and recipes is not None and "25.11" not in row["framework"])
 
 
 def expert_training(row: Row, arguments: Mapping[str, str]) -> dict[str, Any]:

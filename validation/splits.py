@@ -13,7 +13,8 @@ from workloads.spec import ModelSpec
 
 Split: TypeAlias = Literal["even", "embedding_and_loss", "nemo", "deepspeed", "nanotron"]
 """`embedding_and_loss`: both count as a layer; `nemo`: where only that divides (126 layers of Llama
-3.1 405B, nemo/collections/llm/recipes/llama31_405b.py). `deepspeed`: `type:transformer`, or
+3.1 405B, nemo/collections/llm/recipes/llama31_405b.py), with fewer in the last chunk where that
+does not either. `deepspeed`: `type:transformer`, or
 `type:transformer|embedding` where that does not divide. `nanotron`: by the cost of matrix
 products."""
 
@@ -41,6 +42,8 @@ def split_of(
     parts = num_stages * num_chunks
     if split == "nemo":
         divides = model.num_layers % parts != 0 and (model.num_layers + len(_FLAGS)) % parts == 0
+        if model.num_layers % parts and not divides:
+            return _last_has_fewer(model.num_layers, num_stages, num_chunks)
         split = "embedding_and_loss" if divides else "even"
     if num_stages == 1 or split == "even":
         return {}
@@ -53,6 +56,17 @@ def split_of(
     else:
         counts = nanotron_layers(model, num_stages)
     return {_LAYOUT.replace("-", "_"): _layout(counts)}
+
+
+def _last_has_fewer(num_layers: int, num_stages: int, num_chunks: int) -> dict[str, Any]:
+    """As many layers in every chunk but the last, which has what is left: 61 of DeepSeek-V3 in 16
+    chunks are 15 of 4 and one of 1 (Megatron-Bridge, recipes/deepseek/deepseek_v3.py)."""
+    parts = num_stages * num_chunks
+    each = -(-num_layers // parts)
+    last = num_layers - each * (parts - 1)
+    if last < 0:
+        return {}
+    return {_LAYOUT.replace("-", "_"): _layout([each] * (parts - 1) + [last])}
 
 
 def deepspeed_layers(num_layers: int, num_stages: int) -> list[int]:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workloads.layers import Shapes
 from workloads.operations import (
     Axis,
     Collective,
@@ -163,11 +162,12 @@ def optimizer_operations(
     stage: int,
     parameters: int,
     experts: Held | None = None,
+    linear_weights: int = 0,
 ) -> tuple[Operation, ...]:
     """What a rank of `stage`, holding `parameters` weights, runs between backward and the next
     forward, once its gradients are reduced over the `num_replicas` data- and context-parallel ranks
     that hold the same weights (Megatron-LM, finalize_model_grads.py, optimizer.py). `experts`: the
-    weights of experts that it holds besides.
+    weights of experts that it holds besides; `linear_weights`: those of both that are quantized.
 
     Clearing main gradients and scaling them by the number of replicas touch all weights (of sharded
     gradients, the local shard); the copy of 2-byte gradients to fp32, undoing the loss scale
@@ -183,10 +183,7 @@ def optimizer_operations(
     operations: list[Operation] = [MemoryBound("clear gradients", "fill", float(gradient * held))]
     if num_replicas > 1:
         operations.append(MemoryBound("scale gradients", "elementwise", 2.0 * gradient * held))
-    operations += quantize_weights(
-        Shapes(model, training, parallelism),
-        sum(len(chunk.layers) for chunk in stage_contents(model, parallelism, stage)),
-    )
+    operations += quantize_weights(training, linear_weights)
     operations += _shared_gradients(model, training, parallelism, stage)
     if gradient != MASTER_BYTES:
         operations.append(

@@ -49,8 +49,6 @@ def attention_problems(
         "window_attn_skip_freq", model.window_attn_skip_freq, model.num_layers
     ):
         yield problem
-    if training.low_precision is not None and (model.num_experts or model.multi_latent_attention):
-        yield "training.precision", "fewer bits are not modelled with experts or latent attention"
     special = {"window_size": model.window_size, "multi_latent_attention":
                model.multi_latent_attention}  # fmt: skip
     for name, value in special.items():

@@ -25,7 +25,6 @@ from workloads.data_parallel import (
     parameter_bytes_per_parameter,
 )
 from workloads.exchange_overlap import alone, with_hidden_exchanges
-from workloads.layers import Shapes
 from workloads.memory import layer_activation_bytes
 from workloads.operations import LayerWork, Operation
 from workloads.passes import Order, Pass, PassInput, Route, pass_input
@@ -172,6 +171,7 @@ def build_work(
                     stage,
                     parameters,
                     Held(experts, copies) if experts else None,
+                    _linear_weights(training, chunks),
                 ),
                 joined_forwards(name, order, stage, num_stages),
                 _deferred_head(chunks[-1][-1], parallelism, num_microbatches)
@@ -191,7 +191,7 @@ def build_work(
                 else None,
             )
         )
-    linear_share = _linear_share(model, training, parallelism, stages)
+    linear_share = _linear_share(training, stages)
     return StepWork(
         tuple(stages), parallelism, optimizer, num_microbatches,
         boundary_bytes(model, training, parallelism),
@@ -262,15 +262,17 @@ def operation_graph(layer: LayerWork) -> "nx.DiGraph":
     return graph
 
 
-def _linear_share(
-    model: ModelSpec,
-    training: TrainingSpec,
-    parallelism: ParallelismSpec,
-    stages: Sequence[StageWork],
-) -> float:
-    """Weights of the layers' products over all weights."""
-    linear = model.num_layers * linear_parameters(Shapes(model, training, parallelism))
-    return linear / sum(stage.parameters for stage in stages)
+def _linear_weights(training: TrainingSpec, chunks: Sequence[Sequence[LayerWork]]) -> int:
+    """Weights that are quantized, where products are."""
+    if training.low_precision is None:
+        return 0
+    return sum(linear_parameters(layer, training) for chunk in chunks for layer in chunk)
+
+
+def _linear_share(training: TrainingSpec, stages: Sequence[StageWork]) -> float:
+    """Weights that are quantized over all weights."""
+    linear = sum(_linear_weights(training, stage.chunks) for stage in stages)
+    return linear / sum(stage.parameters + stage.expert_parameters for stage in stages)
 
 
 def _buckets(

@@ -21,6 +21,7 @@ from workloads.layers import (
     wgrad_products,
 )
 from workloads.operations import Collective, Gemm, MemoryBound, Operation
+from workloads.quantization import quantized
 
 
 def latent_attention(x: Shapes, window: int | None) -> Block:
@@ -68,7 +69,8 @@ def _down(x: Shapes, name: str, rank: int, rotated: int) -> tuple[Operation, ...
     """[n, h] x [h, r + d_r], and the norm of the compressed part."""
     n, width = x.norm_tokens, rank + rotated
     return (
-        Gemm(f"{name} down", n, width, x.h, "fwd", x.training.dtype, parameters=x.h * width),
+        *quantized(x, f"{name} down input", n * x.h),
+        Gemm(f"{name} down", n, width, x.h, "fwd", x.training.linear_dtype, parameters=x.h * width),
         MemoryBound(f"{name} norm", norm_kernel(x, "fwd"), 2.0 * n * rank * ELEMENT_BYTES, rank),
         *_gathered(x, f"{name} compressed", width, "all_gather"),
     )
@@ -79,7 +81,8 @@ def _down_backward(x: Shapes, name: str, rank: int, rotated: int) -> tuple[Opera
     return (
         *_gathered(x, f"{name} compressed gradient", width, "reduce_scatter"),
         MemoryBound(f"{name} norm", norm_kernel(x, "bwd"), 3.0 * n * rank * ELEMENT_BYTES, rank),
-        Gemm(f"{name} down dgrad", n, x.h, width, "dgrad", x.training.dtype),
+        *quantized(x, f"{name} down output gradient", n * width),
+        Gemm(f"{name} down dgrad", n, x.h, width, "dgrad", x.training.linear_dtype),
         *wgrad_products(x, f"{name} down", width, x.h, x.h * width, tokens=n),
     )
 
@@ -94,13 +97,17 @@ def _gathered(x: Shapes, name: str, width: int, kind: str) -> tuple[Operation, .
 
 def _up(x: Shapes, name: str, rank: int, width: int) -> tuple[Operation, ...]:
     """[T, r] x [r, width]."""
-    dtype = x.training.dtype
-    return (Gemm(f"{name} up", x.tokens, width, rank, "fwd", dtype, parameters=rank * width),)
+    dtype = x.training.linear_dtype
+    return (
+        *quantized(x, f"{name} up input", x.tokens * rank),
+        Gemm(f"{name} up", x.tokens, width, rank, "fwd", dtype, parameters=rank * width),
+    )
 
 
 def _up_backward(x: Shapes, name: str, rank: int, width: int) -> tuple[Operation, ...]:
     return (
-        Gemm(f"{name} up dgrad", x.tokens, rank, width, "dgrad", x.training.dtype),
+        *quantized(x, f"{name} up output gradient", x.tokens * width),
+        Gemm(f"{name} up dgrad", x.tokens, rank, width, "dgrad", x.training.linear_dtype),
         *wgrad_products(x, f"{name} up", width, rank, rank * width),
     )
 

@@ -18,7 +18,7 @@ from workloads.data_parallel import (
 from workloads.ends import EMBEDDING, OUTPUT
 from workloads.latent_attention import latent_activation_bytes
 from workloads.layer_kinds import DENSE, LayerKind, last_kind, layer_kinds
-from workloads.layers import ELEMENT_BYTES, MASK_BYTES, TRANSFORMER_LAYER, Shapes
+from workloads.layers import ELEMENT_BYTES, MASK_BYTES, Shapes
 from workloads.moe import (
     expert_activation_bytes,
     expert_weight_shapes,
@@ -98,7 +98,7 @@ def stage_memory(
     stepped = (parameters / sharded + experts / copies) * (1.0 - optimizer.offloaded_fraction)
     return StageMemory(
         weights=float(ELEMENT_BYTES * (gathered_parameters(optimizer, layers) + experts))
-        + _quantized_weight_bytes(Shapes(model, training, parallelism), optimizer, layers),
+        + _quantized_weight_bytes(training, optimizer, layers),
         gradients=gradient * reduced,
         optimizer=OPTIMIZER_BYTES * stepped,
         activations=_activations(model, training, parallelism, stage, order),
@@ -120,14 +120,16 @@ def gathered_parameters(optimizer: OptimizerSpec, layers: Sequence[LayerWork]) -
 
 
 def _quantized_weight_bytes(
-    x: Shapes, optimizer: OptimizerSpec, layers: Sequence[LayerWork]
+    training: TrainingSpec, optimizer: OptimizerSpec, layers: Sequence[LayerWork]
 ) -> float:
     """What low precision adds to 2-byte weights: copies in fewer bits, or less than nothing where
     they take the place of those."""
-    whole = sum(layer.name == TRANSFORMER_LAYER for layer in layers)
+    if training.low_precision is None:
+        return 0.0
+    linear = sorted(linear_parameters(layer, training) for layer in layers)
     if optimizer.shards_weights and optimizer.reshard_after_forward:
-        whole = min(whole, 2)
-    return (weight_bytes(x.training) - ELEMENT_BYTES) * whole * linear_parameters(x)
+        linear = linear[-2:]
+    return (weight_bytes(training) - ELEMENT_BYTES) * sum(linear)
 
 
 def scattered_parameters(

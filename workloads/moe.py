@@ -28,6 +28,7 @@ from workloads.operations import (
     Operation,
     Overlapped,
 )
+from workloads.quantization import operand_bytes, quantized
 from workloads.routing import busiest_rank, kept_share
 from workloads.spec import RecomputeModule
 
@@ -120,8 +121,10 @@ def expert_block(x: Shapes) -> Block:
     dispatch, combine = _dispatch(e), _combine(e)
     products = (
         *_sort(e),
+        *quantized(x, "expert fc1 input", e.rows * x.h),
         _product(e, "expert fc1", e.rows, e.fc1_width, x.h, "fwd", e.fc1_width * x.h),
         *act,
+        *quantized(x, "expert fc2 input", e.rows * e.width),
         _product(e, "expert fc2", e.rows, x.h, e.width, "fwd", e.width * x.h),
         *_sort(e),
     )
@@ -145,12 +148,14 @@ def _backward(e: Experts) -> tuple[Operation, ...]:
     there = _reversed_combine(e)
     products = (
         *_sort(e),
+        *quantized(x, "expert fc2 output gradient", e.rows * x.h),
         _product(e, "expert fc2 dgrad", e.rows, e.width, x.h, "dgrad"),
         *_wgrad(e, "expert fc2", x.h, e.width),
         *activation(x, "bwd", e.rows, e.width),
         MemoryBound(
             "probability gradient", "elementwise", e.bytes_of(e.rows, e.fc1_width + e.width)
         ),
+        *quantized(x, "expert fc1 output gradient", e.rows * e.fc1_width),
         _product(e, "expert fc1 dgrad", e.rows, x.h, e.fc1_width, "dgrad"),
         *_wgrad(e, "expert fc1", e.fc1_width, x.h),
         *_sort(e),
@@ -312,7 +317,7 @@ def _product(
     e: Experts, name: str, m: int, n: int, k: int, kind: str, weights_each: int = 0
 ) -> GroupedGemm:
     return GroupedGemm(
-        name, e.local, m, n, k, kind, e.x.training.dtype,  # type: ignore[arg-type]
+        name, e.local, m, n, k, kind, e.x.training.linear_dtype,  # type: ignore[arg-type]
         sequential=not e.x.training.moe_grouped_gemm, launches=_product_launches(e),
         expert_parameters=e.local * weights_each,
     )  # fmt: skip
@@ -332,7 +337,7 @@ def _wgrad(e: Experts, name: str, rows: int, columns: int) -> tuple[Compute, ...
     )
     weights = e.local * rows * columns
     product = GroupedGemm(
-        f"{name} wgrad", e.local, rows, columns, e.rows, "wgrad", training.dtype,
+        f"{name} wgrad", e.local, rows, columns, e.rows, "wgrad", training.linear_dtype,
         accumulate_fp32=in_fp32 and fused, sequential=not training.moe_grouped_gemm,
         launches=_product_launches(e),
         expert_parameters=weights,
@@ -408,7 +413,8 @@ def expert_activation_bytes(x: Shapes) -> float:
     expert likewise."""
     e = Experts(x)
     probabilities = 2.0 * e.n * x.model.expert_count * SCORE_BYTES
-    routed = e.bytes_of(e.rows, x.h + e.fc1_width + e.width)
+    routed = e.bytes_of(e.rows, e.fc1_width)
+    routed += e.rows * (x.h + e.width) * operand_bytes(x.training)
     gated = 2 if x.model.gated_linear_unit else 1
     shared = x.tokens * shared_width(x) * (gated + 1) * ELEMENT_BYTES
     return probabilities + routed + shared

@@ -8,7 +8,7 @@ before a layer writes 8 bits itself. (pytorch/module/base.py, layernorm_linear.p
 
 from typing import TYPE_CHECKING
 
-from workloads.operations import Collective, LayerWork, MemoryBound
+from workloads.operations import Collective, Gemm, LayerWork, MemoryBound, Overlapped
 from workloads.spec import TrainingSpec
 
 if TYPE_CHECKING:
@@ -54,18 +54,30 @@ def operand_bytes(training: TrainingSpec) -> float:
     return 2.0 if low is None else _BITS[low.recipe] / 8.0
 
 
-def linear_parameters(x: "Shapes") -> int:
-    """Weights of one layer's four linear layers on one rank."""
-    return x.h * (x.qkv_width + x.core_width + x.fc1_width + x.ffn)
+def linear_parameters(layer: LayerWork, training: TrainingSpec) -> int:
+    """Weights of a layer's products, experts' included, whose operands are quantized."""
+    steps = (
+        step
+        for op in layer.forward
+        for step in (op.compute if isinstance(op, Overlapped) else (op,))
+    )
+    return (
+        sum(
+            step.n * step.k
+            for step in steps
+            if isinstance(step, Gemm) and step.parameters and step.dtype == training.linear_dtype
+        )
+        + layer.expert_parameters
+    )
 
 
-def quantize_weights(x: "Shapes", num_layers: int) -> tuple[MemoryBound, ...]:
-    """Once per step, all weights of `num_layers` layers."""
-    low = x.training.low_precision
-    if low is None or num_layers == 0:
+def quantize_weights(training: TrainingSpec, num_weights: int) -> tuple[MemoryBound, ...]:
+    """Once per step, all weights of a rank's linear layers."""
+    low = training.low_precision
+    if low is None or num_weights == 0:
         return ()
     kernel = _KERNELS[low.recipe] + ("_weight" if low.recipe == "blockwise" else "")
-    num_bytes = TRAFFIC_BYTES * num_layers * linear_parameters(x)
+    num_bytes = TRAFFIC_BYTES * num_weights
     return (MemoryBound("weights quantized", kernel, num_bytes),)
 
 

@@ -12,6 +12,7 @@ from workloads.layout_checks import check_layout
 from workloads.memory import layer_activation_bytes
 from workloads.operations import (
     Collective,
+    Gemm,
     GroupedGemm,
     MemoryBound,
     Operation,
@@ -247,3 +248,16 @@ def test_the_host_issues_more_for_more_experts(grouped: bool, expected: int) -> 
     (fc1,) = of_kind(layer.forward, "expert fc1")
     assert isinstance(fc1, GroupedGemm)
     assert (fc1.launches, fc1.sequential) == (expected, not grouped)
+
+
+def test_experts_in_eight_bits() -> None:
+    """Each product's operand is quantized before it; the router stays in bf16."""
+    train = training(precision={"recipe": "tensorwise"}, moe_grouped_gemm=True)
+    layer = transformer_layer(moe(), train, parallel(), False, EXPERTS)
+    grouped = [op for op in layer.forward if isinstance(op, GroupedGemm)]
+    assert {op.dtype for op in grouped} == {train.linear_dtype} != {train.dtype}
+    names = [op.name for op in layer.forward if isinstance(op, MemoryBound)]
+    assert {"expert fc1 input quantized", "expert fc2 input quantized"} <= set(names)
+    (router,) = of_kind(layer.forward, "router")
+    assert isinstance(router, Gemm)
+    assert router.dtype == "bf16"

@@ -11,7 +11,6 @@ from small_models import training as train
 
 from workloads.data_parallel import parameter_bytes_per_parameter
 from workloads.graph import build_work
-from workloads.layers import Shapes
 from workloads.memory import layer_activation_bytes, stage_memory
 from workloads.operations import Collective, Gemm, LayerWork, MemoryBound, Operation, Overlapped
 from workloads.quantization import linear_parameters
@@ -130,7 +129,8 @@ def test_weights_in_memory(low: dict[str, Any], extra: float) -> None:
         stage_memory(llama(), t, ALONE, OptimizerSpec(), 1, 0, order).weights
         for t in (train(), train(precision=low))
     )
-    linear = 8 * linear_parameters(Shapes(llama(), train(), ALONE))
+    layer = transformer_layer(llama(), train(), ALONE, recomputed=False)
+    linear = 8 * linear_parameters(layer, train())
     assert quantized_ - plain == pytest.approx(extra * linear)
 
 
