@@ -206,6 +206,6 @@ def _draw_legend(figure: Figure, found: Sequence[Curve]) -> None:
     ]  # fmt: skip
     if handles:
         figure.legend(
-            handles=handles, loc="outside lower left", ncols=min(len(handles), 3), frameon=False,
-            fontsize=FONT, handleheight=1.3, handlelength=2.2,
+            handles=handles, loc="outside lower left", ncols=2 if len(found) == 1 else 3,
+            frameon=False, fontsize=FONT, handleheight=1.3, handlelength=2.2,
         )  # fmt: skip

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from simulator.study.curves import Curve, curves, exposed_s, mfu, step_time_s
@@ -12,6 +13,7 @@ from simulator.summary_text import gib_text, percent_text, seconds_text
 from simulator.text_page import BAD, DIM, STRONG, TextPage, cut
 
 Cell = Callable[[Row], str]
+_FEWEST_FIGURES = 2  # step time and MFU, however narrow the terminal
 _WIDEST_SETTING = 18  # columns of a value
 
 
@@ -21,8 +23,14 @@ def print_study(answer: Answer, console: Console, title: str) -> None:
     page.line(title, style=STRONG)
     page.line(_counts(answer), style=DIM)
     page.line()
-    console.print(_table(answer))
-    kinds = ", ".join(_exposed_kinds(answer.rows))
+    figures = _figures(answer.rows)
+    table = _table(answer, figures)
+    while len(figures) > _FEWEST_FIGURES and _width(table, console) > console.width:
+        figures.pop()
+        table = _table(answer, figures)
+    console.print(table)
+    shown = {name for name, _ in figures}
+    kinds = ", ".join(kind for kind in _exposed_kinds(answer.rows) if kind in shown)
     if kinds:
         page.line(f"{kinds}: communication that compute does not cover", style=DIM)
     page.line()
@@ -37,14 +45,18 @@ def _counts(answer: Answer) -> str:
     return " · ".join(parts)
 
 
-def _table(answer: Answer) -> Table:
+def _width(table: Table, console: Console) -> int:
+    """Columns that a table takes when nothing but names of settings is wrapped."""
+    return Measurement.get(console, console.options.update(max_width=1000), table).minimum
+
+
+def _table(answer: Answer, figures: Sequence[tuple[str, Cell]]) -> Table:
     fastest = _fastest(answer.rows)
     table = Table(box=None, header_style=DIM, padding=(0, 1, 0, 1), pad_edge=False)
     varied = answer.study.varied
     for name, v in zip(setting_names([v.path for v in varied]), varied, strict=True):
         widest = min(max(map(len, v.texts)), _WIDEST_SETTING)
         table.add_column(name, justify="right", overflow="fold", min_width=widest)
-    figures = _figures(answer.rows)
     for name, _ in figures:
         table.add_column(name, justify="right", no_wrap=True)
     for row in answer.rows:

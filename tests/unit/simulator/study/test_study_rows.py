@@ -84,6 +84,15 @@ def test_the_terminal() -> None:
     )
 
 
+def test_a_narrow_terminal_drops_whole_columns() -> None:
+    console = Console(file=io.StringIO(), width=40)
+    print_study(ANSWER, console, "a study")
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "bubble" not in text
+    assert "GiB" not in text
+    assert ["1", "2", "8", "s", "6.2", "%", "8", "s"] in [line.split() for line in text.splitlines()]
+
+
 def test_names_of_settings() -> None:
     assert setting_names(["a.x", "b.y"]) == ["x", "y"]
     assert setting_names(["a.x", "b.x"]) == ["a.x", "b.x"]
