@@ -75,6 +75,8 @@ class Software:
     host_operation_s: float = HOST_OPERATION_S
     """`ProfileSpec.host_operation_s`: how slowly its Python issues a layer's operations."""
     launch_blocking: bool = False
+    broken_pipeline: bool = False
+    """Its pipeline parallelism was at fault, so that step times of several stages tell nothing."""
     step_overhead_s: float = STEP_OVERHEAD_S
     """`ProfileSpec.step_overhead_s`: data, Python and logging between steps."""
     reserved_over_needed: float = 1.0
@@ -132,6 +134,29 @@ MEGATRON_DEEPSPEED = replace(
     "Megatron-LM v2.4: the same layers; gradients stay in 2 bytes, added by a kernel of their own; "
     "layers by --pp-partition-method",
     pipeline_split="deepspeed",
+)
+
+NANOTRON = Software(
+    "nanotron",
+    "huggingface/nanotron v0.5: optim/gradient_accumulator.py (fp32 gradients, all-reduced "
+    "by a hook on the last backward's DDP buckets of 25 MB), distributed.py and "
+    "optim/zero.py (sharded ones are copied for the reduce-scatter while the hook waits, "
+    "weights for the all-gather after the step), "
+    "tensor_parallel/functional.py (asynchronous column products), "
+    "models/llama.py (keys and values joined for FlashAttention's rotary kernel), "
+    "pipeline_parallel/p2p.py (synchronous), models/base.py (stages)",
+    pipeline_split="nanotron",
+    overlap_grad_reduce=True,
+    ddp_bucket_size=12_500_000,
+    overlap_reduce_scatter=False,
+    host_copy_s=NANOTRON_HOST_COPY_S,
+    attention_backend="flash",
+    gradient_accumulation_fusion=False,
+    overlap_p2p_communication=False,
+    joined_keys_values=True,
+    bias_activation_fusion=False,
+    host_operation_s=NANOTRON_HOST_OPERATION_S,
+    reserved_over_needed=NANOTRON_RESERVED,
 )
 
 SOFTWARE: tuple[tuple[str, Software], ...] = (
@@ -295,31 +320,8 @@ SOFTWARE: tuple[tuple[str, Software], ...] = (
             overlap_param_gather=True,
         ),
     ),
-    (
-        r"nanotron",
-        Software(
-            "nanotron",
-            "huggingface/nanotron v0.5: optim/gradient_accumulator.py (fp32 gradients, all-reduced "
-            "by a hook on the last backward's DDP buckets of 25 MB), distributed.py and "
-            "optim/zero.py (sharded ones are copied for the reduce-scatter while the hook waits, "
-            "weights for the all-gather after the step), "
-            "tensor_parallel/functional.py (asynchronous column products), "
-            "models/llama.py (keys and values joined for FlashAttention's rotary kernel), "
-            "pipeline_parallel/p2p.py (synchronous), models/base.py (stages)",
-            pipeline_split="nanotron",
-            overlap_grad_reduce=True,
-            ddp_bucket_size=12_500_000,
-            overlap_reduce_scatter=False,
-            host_copy_s=NANOTRON_HOST_COPY_S,
-            attention_backend="flash",
-            gradient_accumulation_fusion=False,
-            overlap_p2p_communication=False,
-            joined_keys_values=True,
-            bias_activation_fusion=False,
-            host_operation_s=NANOTRON_HOST_OPERATION_S,
-            reserved_over_needed=NANOTRON_RESERVED,
-        ),
-    ),
+    (r"nanotron.* after_pp_fix=False", replace(NANOTRON, broken_pipeline=True)),
+    (r"nanotron", NANOTRON),
     (
         r"InternEvo",
         Software(

@@ -116,7 +116,7 @@ def measured_run(row: Row) -> MeasuredRun:
     if reserved and "nanotron" in row["framework"]:
         # its first figure is what is allocated between steps, not at the peak
         memory = float(reserved[1])
-    step = _number(row, "step_time_s")
+    step = None if _tells_no_time(row) else _number(row, "step_time_s")
     return MeasuredRun(
         row=row,
         id=row["id"],
@@ -128,9 +128,17 @@ def measured_run(row: Row) -> MeasuredRun:
     )
 
 
+def _tells_no_time(row: Row) -> bool:
+    """Whether the framework's pipeline parallelism was broken: such rows are judged by their memory
+    only."""
+    software = _known_software(row)
+    pipelined = (_integer(row, "pipeline_model_parallel_size") or 1) > 1
+    return software is not None and software.broken_pipeline and pipelined
+
+
 def reserved_over_needed(row: Row) -> float:
     """What the row's framework reserves over what it needs (`Software.reserved_over_needed`)."""
-    software = software_of(row["framework"])
+    software = _known_software(row)
     return 1.0 if software is None else software.reserved_over_needed
 
 
@@ -157,13 +165,18 @@ def run_specs(row: Row) -> tuple[RunSpec, ...]:
 
 
 def _software(row: Row) -> Software:
-    notes = row.get("notes", "")
-    software = software_of(row["framework"] + (" JAX" if "JAX" in notes else ""))
+    software = _known_software(row)
     if software is None:
         raise NotModelledError(f"no defaults for the framework {row['framework']!r}")
     if software.unsupported:
         raise NotModelledError(software.unsupported)
     return software
+
+
+def _known_software(row: Row) -> Software | None:
+    """By the framework's name and what the notes say of it."""
+    said = re.findall(r"JAX|after_pp_fix=\w+", row.get("notes", ""))
+    return software_of(" ".join([row["framework"], *said]))
 
 
 def _check_supported(row: Row) -> None:

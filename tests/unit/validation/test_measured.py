@@ -186,3 +186,14 @@ def test_what_is_no_table(tmp_path: Path, text: str) -> None:
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         read_runs(tmp_path / "none.csv")
+
+
+def test_nanotron_before_its_pipeline_was_fixed() -> None:
+    """Several stages tell no time then; one stage does, and several after the fix."""
+    common = {"framework": "nanotron v0.5", "recompute_granularity": "none",
+              "pipeline_model_parallel_size": "2", "tensor_model_parallel_size": "4"}  # fmt: skip
+    before = row(**common, notes="after_pp_fix=False")
+    after = row(**common, notes="after_pp_fix=True")
+    one = row(**common | {"pipeline_model_parallel_size": "1"}, notes="after_pp_fix=False")
+    assert measured_run(before).step_time_s is None
+    assert measured_run(after).step_time_s == measured_run(one).step_time_s is not None
